@@ -258,7 +258,7 @@ class Evaluation:
     def trajectories(self) -> dict[str, Tensor]:
         """The cameras of the sweep's sheet and videos."""
         flags = self.flags
-        return sweep_trajectories(flags.azimuths, flags.elevations, self.n_objects, self.generator.config)
+        return sweep_trajectories(flags.azimuths, flags.elevations, self.n_objects, self.generator.config, flags.resolution)
 
     @functools.cached_property
     def footer(self) -> str | None:

@@ -1,5 +1,7 @@
 """Pictures and videos of renderings; files are written atomically."""
 
+import errno
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from torchvision.utils import make_grid
 
 BARE = Captions(None)
 SMALLEST_VIDEO = 256  # pixels; a player's controls would cover less
+WIDEST_VIDEO = 16_384  # pixels that libx264 encodes
 FPS = 30  # of a video
 PICTURE_MS, TIMES_OF_LAST = 400, 5  # of a gif of picture files
 KINDS = ("rgb", "depth", "opacity")  # and "nerf", the field's own rendering where it is refined
@@ -61,6 +64,7 @@ def write_video(path: Path, frames: Tensor) -> Path:
     """Write uint8 frames (T, 3, H, W) as an mp4 or an endless gif, by the path's suffix.
 
     Frames are enlarged to at least SMALLEST_VIDEO pixels in width, for an mp4 in height too. Odd sizes gain a row or column.
+    Raises OSError where the encoder fails, which leaves an earlier file as it is.
     """
     height, width = frames.shape[-2:]
     frames = enlarged(frames, SMALLEST_VIDEO / (width if path.suffix == ".gif" else min(height, width)))
@@ -71,7 +75,14 @@ def write_video(path: Path, frames: Tensor) -> Path:
             imageio.mimwrite(temporary, pictures, duration=1000 / FPS, loop=0)
         else:
             imageio.mimwrite(temporary, pictures, fps=FPS, codec="libx264", quality=8, macro_block_size=2)
+        if not temporary.stat().st_size:  # ffmpeg has refused the frames, after the last was given to it
+            raise OSError(errno.EIO, f"no video was made of {len(frames)} frames of {width} x {height} pixels", str(path))
     return path
+
+
+def video_width(side: int, n_objects: int) -> int:
+    """Width in pixels of an mp4 of square pictures of n objects beside each other, as `write_video` enlarges them."""
+    return n_objects * side * max(1, math.ceil(SMALLEST_VIDEO / side))
 
 
 def write_gif(path: Path, pictures: Sequence[Path]) -> Path:

@@ -8,7 +8,7 @@ from graf.config import Config, DataConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
 from graf.pictures.captions import Captions, numbered
-from graf.pictures.outputs import as_uint8, picture, side_by_side, write_grid, write_video
+from graf.pictures.outputs import WIDEST_VIDEO, as_uint8, picture, side_by_side, video_width, write_grid, write_video
 from graf.pictures.sampling import VIEWS_AT_ONCE, Objects, fast_renderers, render_each
 from graf.runtime.console import progress
 
@@ -22,11 +22,16 @@ NO_ERRORS = {"low_resolution_error": 0.0, "low_resolution_error_8bit": 0.0}
 
 
 def sweep_trajectories(
-    azimuths_deg: list[float] | None, elevations_deg: list[float] | None, n_objects: int, config: Config
+    azimuths_deg: list[float] | None,
+    elevations_deg: list[float] | None,
+    n_objects: int,
+    config: Config,
+    resolution: int | None = None,
 ) -> dict[str, Tensor]:
     """The cameras of `write_sweep`: of the image grid (by default VIEWS around the object at mid height) and of the videos.
 
-    Raises GrafError where n_objects make an image grid or video of more than memory.max_test_outputs images.
+    resolution: pixels per side of an object, by default data.imsize. Raises GrafError where n_objects make an image grid or
+    video of more than memory.max_test_outputs images, or frames wider than a video can be.
     """
     data, most = config.data, config.memory.max_test_outputs
     trajectories = {
@@ -43,6 +48,12 @@ def sweep_trajectories(
         raise GrafError(
             f"--n_objects {n_objects}: an image grid or video of {held} images, more than memory.max_test_outputs {most}; take "
             "fewer objects, or raise it with --set"
+        )
+    side = resolution or data.imsize
+    if (width := video_width(side, n_objects)) > WIDEST_VIDEO:
+        raise GrafError(
+            f"--n_objects {n_objects}: videos {width} pixels wide, with {side} per object, and {WIDEST_VIDEO} is the most; "
+            "take fewer objects, or a smaller --resolution"
         )
     return trajectories
 

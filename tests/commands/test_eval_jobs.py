@@ -250,6 +250,11 @@ def begins(name: str) -> Job:
     ("name", "flags", "message"),
     [
         ("sweep", {"n_objects": 57}, "57: an image grid or video of 4104 images, more than memory.max_test_outputs 4096"),
+        (
+            "sweep",
+            {"n_objects": 33, "resolution": 512},
+            "33: videos 16896 pixels wide, with 512 per object, and 16384 is the most",
+        ),
         ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
         ("neighbours", {}, "no photographs"),
         ("export", {"export": __file__}, "test_eval_jobs.py: the generator would be written here"),

@@ -2,8 +2,9 @@
 
 from graf.commands.jobs import STAGES
 from graf.models.generator import Generator
-from graf.pictures.outputs import as_uint8, picture, write_gif, write_image
+from graf.pictures.outputs import as_uint8, picture, video_width, write_gif, write_image, write_video
 
+import imageio.v2 as imageio
 import pytest
 import torch
 from PIL import Image, ImageSequence
@@ -40,3 +41,19 @@ def test_a_gif_of_files_shows_the_last_picture_longest(tmp_path, values):
         shown = [(frame.convert("RGB").getpixel((0, 0))[0], frame.info["duration"]) for frame in ImageSequence.Iterator(gif)]
     assert [value for value, _ in shown] == sorted(set(values))
     assert sum(duration for _, duration in shown) == 400 * (len(values) - 1) + 2000
+
+
+def test_a_video_that_the_encoder_refuses_replaces_no_earlier_one(tmp_path, monkeypatch):
+    """With few frames, ffmpeg ends after the last was given to it, and leaves an empty file without an error."""
+    file = write_video(tmp_path / "turn.mp4", torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+    before = file.read_bytes()
+    monkeypatch.setattr(imageio, "mimwrite", lambda path, *_, **options: path.write_bytes(b""))
+    with pytest.raises(OSError, match="no video was made of 3 frames of 16 x 8 pixels") as caught:
+        write_video(file, torch.zeros(3, 3, 8, 16, dtype=torch.uint8))
+    assert caught.value.filename == str(file) and file.read_bytes() == before
+
+
+@pytest.mark.parametrize(("side", "n"), [(16, 3), (100, 2), (300, 2)])
+def test_the_width_of_a_video_is_known_beforehand(tmp_path, side, n):
+    file = write_video(tmp_path / "turn.mp4", torch.zeros(2, 3, side, n * side, dtype=torch.uint8))
+    assert imageio.get_reader(file).get_meta_data()["size"][0] == video_width(side, n)
