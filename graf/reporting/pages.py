@@ -96,8 +96,11 @@ class Embedder:
         return EmbeddedFile("", is_video, source, _poster(frame) if is_video else "", width, height, factor > 1)
 
     def address(self, path: Path) -> str:
-        """The file's or folder's address in a link from the page."""
-        return quote(os.fsencode(os.path.relpath(path, self.page_dir)))
+        """The file's or folder's address in a link from the page, which is a whole one on another drive of Windows."""
+        try:
+            return quote(os.fsencode(Path(os.path.relpath(path, self.page_dir)).as_posix()))
+        except ValueError:
+            return path.resolve().as_uri()
 
     def size(self, path: Path) -> str:
         """The file's size in words; "" of a folder."""
@@ -159,8 +162,8 @@ def _first_frame(path: Path) -> Image.Image | None:
                 return image.copy()
         with imageio.get_reader(path) as reader:
             return Image.fromarray(reader.get_data(0))
-    except (OSError, ValueError, RuntimeError, IndexError, ImportError):  # of Pillow, and of ffmpeg
-        return None
+    except (OSError, ValueError, RuntimeError, IndexError, ImportError, SyntaxError, Image.DecompressionBombError):
+        return None  # errors of Pillow, whose SyntaxError is a broken chunk, and of ffmpeg
 
 
 def _poster(frame: Image.Image) -> str:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from urllib.parse import unquote
 
 from graf.commands.jobs import JOBS
@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import trimesh
+from PIL import Image
 from test_curves import LITE, result, write_rows
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge")
@@ -282,6 +283,30 @@ def test_pictures_made_later_leave_the_numbers_of_the_newest_measurement(run, tm
     put_png(tmp_path / "later" / "sweep_rgb.png", 33)
     text = write_report(run, run / "report.html", tmp_path / "later").read_text(encoding="utf-8")
     assert "Measured at step 20 " in text and "has not been measured: eval.py --run" not in text.partition("Is it 3D?")[0]
+
+
+@pytest.mark.parametrize("error", [SyntaxError("broken PNG file (chunk b'IDAT')"), Image.DecompressionBombError("too large")])
+def test_a_damaged_picture_does_not_end_the_page(run, monkeypatch, error):
+    def damaged(_):
+        raise error
+
+    monkeypatch.setattr(pages.Image, "open", damaged)
+    assert "eval/step_00000100/sweep_rgb.png" in page_of(run).captions
+
+
+def test_links_are_of_the_web_on_windows_too(monkeypatch):
+    monkeypatch.setattr(pages, "Path", PureWindowsPath)
+    monkeypatch.setattr(pages.os.path, "relpath", lambda *_: "..\\eval\\a #1.png")
+    assert pages.Embedder(Path("run"), Path("run/pages")).address(Path("run/eval/a #1.png")) == "../eval/a%20%231.png"
+
+
+def test_a_link_to_another_drive_is_a_whole_one(monkeypatch, tmp_path):
+    def relpath(*_):
+        raise ValueError("path is on mount 'C:', start on mount 'D:'")
+
+    monkeypatch.setattr(pages.os.path, "relpath", relpath)
+    file = tmp_path.resolve() / "a #1.png"
+    assert pages.Embedder(tmp_path, tmp_path).address(file) == f"file://{file.parent.as_posix()}/a%20%231.png"
 
 
 def test_a_page_in_a_folder_of_its_own_still_shows_the_newest_results(measured, tmp_path):
