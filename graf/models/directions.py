@@ -112,13 +112,14 @@ def principal(responses: Tensor, outputs: Tensor, classes: Tensor, n: int) -> Pr
     For the outputs' own directions, give them as responses too: the regression is then exact. Directions without variance are
     left out. The numbers of an offset sum up to 0 or more, as the sign of a direction is arbitrary.
     """
+    responses, outputs, classes = (values.cpu() for values in (responses, outputs, classes))  # MPS has no float64
     rounding = NEGLIGIBLE * responses.double().square().mean(0).sum()
     responses, outputs = (_without_class_means(values.double(), classes) for values in (responses, outputs))
     variances, coordinates = _coordinates(responses, n if outputs.shape[1] else 0, rounding)
     offsets = coordinates.mT @ outputs / len(outputs)  # least squares, as the coordinates are orthogonal
     offsets = torch.where(offsets.sum(1, keepdim=True) < 0, -offsets, offsets)
     shares = variances / responses.square().mean(0).sum()
-    return Principal(*(values.float().cpu() for values in (offsets, variances.sqrt(), shares)))
+    return Principal(*(values.float() for values in (offsets, variances.sqrt(), shares)))
 
 
 def _coordinates(responses: Tensor, n: int, rounding: Tensor) -> tuple[Tensor, Tensor]:

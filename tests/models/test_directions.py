@@ -57,6 +57,22 @@ def test_the_axes_of_six_points_are_the_longer_one_and_the_shorter_one():
     torch.testing.assert_close(found.offsets[1], math.sqrt(1 / 3) * -across)  # of which the sum is positive
 
 
+class WithoutFloat64(torch.Tensor):
+    """A tensor as on a device of Apple's."""
+
+    def double(self):
+        raise TypeError("MPS has no float64")
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_device_without_float64_has_the_same_directions():
+    points = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    there, classes = points.as_subclass(WithoutFloat64), CLASSES.as_subclass(WithoutFloat64)
+    assert torch.equal(principal(there, there, classes, 3).offsets, principal(points, points, CLASSES, 3).offsets)
+
+
 def test_more_numbers_than_points_give_the_same_axes():
     """The smaller of two matrices is taken apart; columns of zeros change nothing but which one that is."""
     points = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
