@@ -267,7 +267,8 @@ class Evaluation:
             return None
         kept = self.results.kept_at(self.flags.truncation)
         key = f"kid_{kept.get('extractor')}"
-        measured = f", {title(key)} {kept['values'][key]:.4g}" if key in kept.get("values", {}) else ""
+        kid = kept.get("values", {}).get(key)  # None, too, where it was not finite
+        measured = "" if kid is None else f", {title(key)} {kid:.4g}"
         return f"{self.of_step}{measured}"
 
     @property

@@ -235,9 +235,9 @@ def turn(step_deg: float, data: DataConfig) -> Tensor:
 
 
 def popping(differences: Tensor) -> Tensor:
-    """Largest over median (N,) of frame differences (N, T); 1 where nothing moves at all."""
+    """Largest over median (N,) of frame differences (N, T); 1 where nothing moves at all, NaN where a frame is NaN."""
     largest, median = differences.max(dim=1).values, differences.median(dim=1).values
-    return torch.where(largest > 0, largest / median.clamp_min(1e-12), 1.0)
+    return torch.where(largest == 0, 1.0, largest / median.clamp_min(1e-12))
 
 
 def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int, truncation: float = 1.0) -> dict[str, float]:

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 from graf.config import Config
 from graf.config.digest import rendering_sha256
@@ -87,6 +88,18 @@ def protocol_title(protocol: dict) -> str:
     )
 
 
+def _finite(content: Any) -> Any:
+    """The content of JSON, with None in place of numbers that are not finite."""
+    match content:
+        case dict():
+            return {name: _finite(value) for name, value in content.items()}
+        case list() | tuple():
+            return [_finite(value) for value in content]
+        case float() if not math.isfinite(content):
+            return None
+    return content
+
+
 @dataclasses.dataclass(frozen=True)
 class ResultFile:
     """metrics.json in `folder`: results of a checkpoint at `step`, rendered with `config`; averaged: its weights are an EMA.
@@ -119,7 +132,10 @@ class ResultFile:
         return {name: entry for name, entry in kept.items() if name not in ("values", "warnings")}
 
     def keep(self, result: dict) -> Path:
-        """Add a result to the file and return its path. A file whose results would be lost is renamed first."""
+        """Add a result to the file and return its path. A file whose results would be lost is renamed first.
+
+        Numbers that are not finite become null, as JSON has none.
+        """
         file = self.folder / METRICS_FILE
         identity = {
             "step": self.step,
@@ -132,7 +148,7 @@ class ResultFile:
         if file.exists() and (reason := self._conflict(found, content)):
             aside = set_aside(file).name
             log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside)
-        write_text(file, json.dumps(content, indent=1))
+        write_text(file, json.dumps(_finite(content), indent=1, allow_nan=False))
         return file
 
     def _kept_of(self, content: dict) -> dict:

@@ -145,6 +145,8 @@ def test_the_line_below_pictures_has_the_kid_of_such_pictures_only(asked, caplog
     evaluation.results.keep(terms | {"values": {"kid_lite": 0.25}})
     assert evaluation.footer == "smoke, step 5, KID (lite) 0.25"
     assert asked(truncation=1.0).footer == "smoke, step 5"
+    evaluation.results.keep({"values": {"kid_lite": float("nan")}})
+    assert asked(truncation=0.3).footer == "smoke, step 5"
 
 
 def test_kid_is_told_neither_of_a_tuned_model_nor_of_an_export_that_renders_otherwise(asked, monkeypatch, tmp_path):

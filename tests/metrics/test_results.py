@@ -98,6 +98,15 @@ def test_distances_of_images_rendered_or_sampled_otherwise_are_not_told_as_these
     assert "sweep" in of_run.kept_at(1.0)
 
 
+def test_numbers_that_are_not_finite_are_null(results):
+    of_run = results()
+    of_run.keep({"values": {"kid": float("nan"), "fid": 2.5}, "counts": [1, float("inf")], "whole": 3, "known": True})
+    text = (of_run.folder / METRICS_FILE).read_text()
+    content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert content["values"] == {"kid": None, "fid": 2.5} and content["counts"] == [1, None]
+    assert (content["whole"], content["known"]) == (3, True)
+
+
 def test_a_key_that_is_renamed_again_or_added_leaves_the_digest_as_it_was(smoke, monkeypatch):
     plain, finer, wider = (smoke(*overrides) for overrides in ((), ("nerf.render_samples_per_ray=9",), ("ccsr.light.width=9",)))
     before = [rendering_sha256(config) for config in (plain, finer, wider)]

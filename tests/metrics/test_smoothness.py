@@ -16,6 +16,10 @@ def test_popping_is_the_largest_difference_over_the_median():
     assert popping(torch.tensor([even, jump, still])).tolist() == [1.0, 4.5, 1.0]
 
 
+def test_popping_of_a_frame_that_is_not_a_number_is_none():
+    assert popping(torch.tensor([[1.0, float("nan"), 1.0], [float("nan")] * 3])).isnan().all()
+
+
 def test_popping_of_a_still_that_jumps_once_is_large():
     assert popping(torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0]])).item() > 1e6
 
