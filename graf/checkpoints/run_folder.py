@@ -4,6 +4,7 @@ model.pt is always the newest; checkpoints/model_<step>.pt are the ones before i
 and model_best.pt are never removed.
 """
 
+import hashlib
 import itertools
 import logging
 import os
@@ -24,6 +25,7 @@ from graf.runtime.out_of_memory import is_out_of_memory
 log = logging.getLogger("graf")
 
 FOLDERS = ("checkpoints", "backups")
+TUNED = "tuned"  # the folder in an inversion's of the tuned generator and its renderings
 KEPT = re.compile(r"model_\d{8,}\.pt")  # in the first of them: a user's own copies have other names
 LONGEST_WAIT_S = 60.0
 
@@ -114,12 +116,24 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
 
 
 def run_folder_of(checkpoint: Path, config: Config) -> Path:
-    """The folder of a checkpoint's run, relative where its path is; for a file outside a run, a new folder among the runs."""
+    """The folder of a checkpoint's run, relative where its path is; for a file outside a run, a new folder among the runs.
+
+    Tuned generators have the names of their photographs, in every run, so their folders' names tell where they lie, too.
+    """
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name in FOLDERS else folder
     if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
-        return run_dir if checkpoint.is_absolute() else Path(os.path.relpath(run_dir))
-    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
+        return run_dir if checkpoint.is_absolute() else _relative(run_dir)
+    place = f"_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}" if folder.name == TUNED else ""
+    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}{place}"
+
+
+def _relative(folder: Path) -> Path:
+    """The folder as a path from the working directory; as it is where that is on another drive of Windows."""
+    try:
+        return Path(os.path.relpath(folder))
+    except ValueError:
+        return folder
 
 
 def _keep_previous(newest: Path) -> None:

@@ -14,7 +14,7 @@ from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.latents_file import NAME, fitting_latents
-from graf.checkpoints.run_folder import run_folder_of
+from graf.checkpoints.run_folder import TUNED, run_folder_of
 from graf.commands.jobs import DUMP_SAMPLES, JOBS, STAGES, Job
 from graf.commands.own_files import set_others_aside
 from graf.config import Config, is_set, override
@@ -67,7 +67,6 @@ log = logging.getLogger("graf")
 
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
 NOT_PERMITTED = errno.EACCES, errno.EPERM, errno.EROFS
-TUNED = "tuned"  # the folder in an inversion's of the tuned generator and its renderings
 OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, "haze": haze}  # by entries in metrics.json
 
 

@@ -522,6 +522,26 @@ def test_a_runs_folder_is_told_as_its_checkpoint_was_typed(smoke, tmp_path, monk
     assert command.run_folder_of(Path("model_00000002.pt"), smoke()) == Path("..")
 
 
+def test_a_runs_folder_on_another_drive_is_told_whole(smoke, tmp_path, monkeypatch):
+    """Which is what os.path.relpath says ValueError to on Windows."""
+
+    def relpath(_):
+        raise ValueError("path is on mount 'C:', start on mount 'D:'")
+
+    for name in ("model.pt", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.path.relpath", relpath)
+    assert command.run_folder_of(Path("model.pt"), smoke()) == tmp_path.resolve()
+
+
+def test_tuned_models_of_one_name_have_results_of_their_own(smoke, tmp_path):
+    files = [tmp_path / run / "inversion" / "car" / "tuned" / "car.safetensors" for run in "ab"]
+    folders = [command.run_folder_of(file, smoke()) for file in (*files, files[0])]
+    assert all(folder.name.startswith("eval_tuned_car_") for folder in folders)
+    assert folders[0] != folders[1] and folders[0] == folders[2]
+
+
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
     folders = [command.run_folder_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
