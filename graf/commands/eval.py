@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.camera import rotation_poses
+from graf.camera import rotation_poses, view_azimuths
 from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
@@ -256,8 +256,13 @@ class Evaluation:
     @functools.cached_property
     def trajectories(self) -> dict[str, Tensor]:
         """The cameras of the sweep's sheet and videos."""
-        flags = self.flags
-        return sweep_trajectories(flags.azimuths, flags.elevations, self.n_objects, self.generator.config, flags.resolution)
+        flags, config = self.flags, self.generator.config
+        return sweep_trajectories(self.azimuths, flags.elevations, self.n_objects, config, flags.resolution)
+
+    @property
+    def azimuths(self) -> list[float]:
+        """The azimuths in degrees of the sweep's sheet: those of --azimuths, or else VIEWS around the object."""
+        return self.flags.azimuths or view_azimuths(VIEWS, self.generator.config.data).tolist()
 
     @functools.cached_property
     def footer(self) -> str | None:
@@ -275,10 +280,8 @@ class Evaluation:
         return f"{self.generator.config.expname}, step {self.step:,}"
 
     def sweep(self) -> list[Path]:
-        kinds, columns = STAGES[self.flags.stage], len(self.flags.azimuths or range(VIEWS))
-        files, errors = write_sweep(
-            self.generator, self.objects, self.trajectories, kinds, columns, self.out, self.flags.resolution, self.footer
-        )
+        what = self.objects, self.trajectories, STAGES[self.flags.stage], self.azimuths
+        files, errors = write_sweep(self.generator, *what, self.out, self.flags.resolution, self.footer)
         if self.generator.config.ccsr.mode == "refine":
             log.info(
                 "CCSR: refined images, downsampled again, differ from renderings by at most %.1e, as images in [-1, 1], "

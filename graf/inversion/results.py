@@ -104,7 +104,7 @@ def _write_pictures(
     azimuth_deg = view_azimuths(VIEWS, data)
     poses = poses_at(azimuth_deg, inversion.v.mean().expand_as(azimuth_deg), sum(data.radius) / 2)
     sheet = picture(render_views(generator, found, poses), "rgb", data.near, data.far)
-    captions = sheet_captions(poses, 1, VIEWS, "rgb", data, footer)
+    captions = sheet_captions(poses, 1, azimuth_deg.tolist(), "rgb", data, footer)
     files.append(write_grid(out / "sweep.png", sheet, VIEWS, captions))
     renderers = fast_renderers(generator, found, VIDEO_FRAMES)
     frames = picture(render_each(renderers, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from graf.camera import azimuth_and_v, elevation_of_v, elevation_poses, rotation_poses, sweep_poses, view_azimuths
+from graf.camera import azimuth_and_v, elevation_of_v, elevation_poses, rotation_poses, sweep_poses
 from graf.config import Config, DataConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
@@ -22,13 +22,13 @@ NO_ERRORS = {"low_resolution_error": 0.0, "low_resolution_error_8bit": 0.0}
 
 
 def sweep_trajectories(
-    azimuths_deg: list[float] | None,
+    azimuths_deg: list[float],
     elevations_deg: list[float] | None,
     n_objects: int,
     config: Config,
     resolution: int | None = None,
 ) -> dict[str, Tensor]:
-    """The cameras of `write_sweep`: of the image grid (by default VIEWS around the object at mid height) and of the videos.
+    """The cameras of `write_sweep`: of the image grid (by default at mid height) and of the videos.
 
     resolution: pixels per side of an object, by default data.imsize. Raises GrafError where n_objects make an image grid or
     video of more than memory.max_test_outputs images, or frames wider than a video can be.
@@ -36,7 +36,7 @@ def sweep_trajectories(
     data, most = config.data, config.memory.max_test_outputs
     trajectories = {
         SHEET: sweep_poses(
-            azimuths_deg or view_azimuths(VIEWS, data).tolist(),
+            azimuths_deg,
             elevations_deg or [elevation_of_v(sum(data.v_range) / 2)],
             data,
         ),
@@ -63,13 +63,13 @@ def write_sweep(
     objects: Objects,
     trajectories: dict[str, Tensor],
     kinds: tuple[str, ...],
-    columns: int,
+    azimuths_deg: list[float],
     out: Path,
     resolution: int | None = None,
     footer: str | None = None,
 ) -> tuple[list[Path], Errors]:
-    """Write sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's
-    cameras (V, 3, 4); kinds as `outputs.picture` has them.
+    """Write sweep_<kind>.png (objects down, azimuths across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's cameras
+    (V, 3, 4); kinds as `outputs.picture` has them.
 
     footer: a line below the image grids, which then get captions; None for bare pictures. Returns the files, and the largest of
     the renderings' `low_resolution_errors`.
@@ -90,21 +90,23 @@ def write_sweep(
                 stem = out / f"{trajectory}_{kind}"
                 if trajectory == SHEET:
                     views = torch.cat(pictures.tensor_split(n, dim=-1))  # object by object
-                    captions = sheet_captions(poses, n, columns, kind, data, footer)
-                    files.append(write_grid(stem.with_suffix(".png"), views, columns, captions))
+                    captions = sheet_captions(poses, n, azimuths_deg, kind, data, footer)
+                    files.append(write_grid(stem.with_suffix(".png"), views, len(azimuths_deg), captions))
                 else:
                     files += [write_video(stem.with_suffix(suffix), pictures) for suffix in (".mp4", ".gif")]
     return files, errors
 
 
-def sheet_captions(poses: Tensor, n_objects: int, columns: int, kind: str, data: DataConfig, footer: str | None) -> Captions:
-    """Captions of an image grid of objects from cameras (V, 3, 4), each row at the same azimuths: columns have their azimuth,
-    rows their object and elevation, and depth its colour bar."""
-    azimuth_deg, v = azimuth_and_v(poses)
-    elevations = [elevation_of_v(row) for row in v[::columns].tolist()]
+def sheet_captions(
+    poses: Tensor, n_objects: int, azimuths_deg: list[float], kind: str, data: DataConfig, footer: str | None
+) -> Captions:
+    """Captions of an image grid of objects from cameras (V, 3, 4), each row at the same azimuths, which a camera straight above
+    does not tell: columns have their azimuth, rows their object and elevation, and depth its colour bar."""
+    _, v = azimuth_and_v(poses)
+    elevations = [elevation_of_v(row) for row in v[:: len(azimuths_deg)].tolist()]
     return Captions(
         footer,
-        [f"azimuth {angle:.0f}°" for angle in azimuth_deg[:columns].tolist()],
+        [f"azimuth {angle % 360:.0f}°" for angle in azimuths_deg],
         [f"{name}\nelevation {angle:.0f}°" for name in numbered(n_objects) for angle in elevations],
         depths=(data.near, data.far) if kind == "depth" else None,
     )

@@ -26,13 +26,14 @@ def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
     """
     data = state.config.data
     n_views = min(SHEET_VIEWS, state.config.memory.max_validation_outputs // SHEET_OBJECTS)
-    poses = middle_poses(view_azimuths(n_views, data), data)
+    azimuth_deg = view_azimuths(n_views, data)
+    poses = middle_poses(azimuth_deg, data)
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
     footer = ", ".join(filter(None, (state.config.expname, f"step {state.step:,}", quality)))
     with optional_file("sample image grids"):
         for kind in KINDS:
-            captions = sheet_captions(poses, SHEET_OBJECTS, n_views, kind, data, footer)
+            captions = sheet_captions(poses, SHEET_OBJECTS, azimuth_deg.tolist(), kind, data, footer)
             write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views, captions)
     stats = sanity(rendering, data.near, data.far)
     if message := collapse_warning({"step": state.step} | stats):

@@ -43,11 +43,14 @@ def test_large_pictures_and_those_without_a_footer_keep_their_pixels(tmp_path):
 
 def test_a_sweep_tells_azimuth_elevation_and_object():
     data = DataConfig()
-    captions = sheet_captions(sweep_poses([0.0, 90.0, 315.0], [10.0, 30.0], data), 2, 3, "depth", data, "run")
+    azimuths = [0.0, 90.0, 315.0]
+    captions = sheet_captions(sweep_poses(azimuths, [10.0, 30.0], data), 2, azimuths, "depth", data, "run")
     assert captions.columns == ["azimuth 0°", "azimuth 90°", "azimuth 315°"]
     assert captions.rows == [f"object {i}\nelevation {angle}°" for i in (0, 1) for angle in (10, 30)]
     assert captions.depths == (data.near, data.far) and captions.footer == "run"
-    assert sheet_captions(sweep_poses([0.0], [10.0], data), 1, 1, "rgb", data, None).depths is None
+    assert sheet_captions(sweep_poses([0.0], [10.0], data), 1, [0.0], "rgb", data, None).depths is None
+    above = sheet_captions(sweep_poses([0.0, 90.0, -45.0], [90.0, 0.0], data), 1, [0.0, 90.0, -45.0], "rgb", data, "run")
+    assert above.columns == captions.columns and above.rows == ["object 0\nelevation 90°", "object 0\nelevation 0°"]
 
 
 @pytest.mark.parametrize(("name", "size"), [("a.mp4", (1024, 256)), ("a.gif", (256, 64))])

@@ -44,7 +44,7 @@ def test_files_are_clamped_and_rounded(generator):
 
 def test_the_errors_of_a_sweep_are_the_largest_of_its_renderings(generator, tmp_path):
     objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.arange(9) * 40.0, generator.config.data)
-    files, errors = write_sweep(generator, objects, {"turn": poses}, ("rgb",), 1, tmp_path)
+    files, errors = write_sweep(generator, objects, {"turn": poses}, ("rgb",), [0.0], tmp_path)
     assert files == [tmp_path / "turn_rgb.mp4", tmp_path / "turn_rgb.gif"]
     assert sorted(tmp_path.iterdir()) == sorted(files)
     each = [low_resolution_errors(generator, render_views(generator, objects, pose[None])) for pose in poses]
