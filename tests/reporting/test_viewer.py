@@ -1,8 +1,10 @@
 """The viewer's server and its browsers, with clients that draw nothing. Needs viser, an optional extra."""
 
+import contextlib
 import dataclasses
 import http.client
 import json
+import socket
 import threading
 
 from graf.camera import side_pose
@@ -94,6 +96,25 @@ def test_a_viser_that_opens_its_port_in_another_way_is_not_served(model, tmp_pat
     monkeypatch.setattr(server, "Server", lambda **settings: None)
     with pytest.raises(GrafError, match="any web page could use it; install another one"):
         Viewer(Models([tmp_path], lambda source: model), Access("127.0.0.1"), 0)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "a..b"])  # kept for documentation by RFC 5737; no name
+def test_a_host_that_is_not_of_this_machine_is_refused(model, tmp_path, host):
+    with pytest.raises(GrafError, match=f"--host {host}: cannot be listened on .*give an address of this machine"):
+        Viewer(Models([tmp_path], lambda source: model), Access(host), 0)
+
+
+def test_a_busy_port_gives_way_to_the_next_one_and_the_last_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        assert server.free_port("127.0.0.1", 0) == 0
+        assert port < server.free_port("127.0.0.1", port)
+    with socket.socket() as last:
+        with contextlib.suppress(OSError):  # another program has it
+            last.bind(("127.0.0.1", 65535))
+        last.listen()
+        with pytest.raises(GrafError, match="--port 65535: no free port from there to 65535"):
+            server.free_port("127.0.0.1", 65535)
 
 
 def test_each_browser_has_a_state_of_its_own(viewer):

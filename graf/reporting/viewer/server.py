@@ -4,6 +4,7 @@ The main thread renders, a picture at a time for each browser in turn. viser's t
 locked, a slow browser holds up no other, and Ctrl-C ends the program between two operations.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -67,6 +68,27 @@ def checked_requests(access: Access) -> Iterator[None]:
         )
 
 
+def free_port(host: str, port: int) -> int:
+    """The first free port of the host from `port` on; 0 for 0. viser looks for one too, but never returns if it finds none.
+
+    Raises GrafError where the host is no address of this machine, or no port is free.
+    """
+
+    async def listen(port: int) -> None:
+        (await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)).close()
+
+    try:
+        asyncio.run(listen(0))
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror.rpartition(": ")[2] if isinstance(error, OSError) else error
+        raise GrafError(f"--host {host}: cannot be listened on ({reason}); give an address of this machine") from None
+    for candidate in range(port, 2**16):
+        with contextlib.suppress(OSError):
+            asyncio.run(listen(candidate))
+            return candidate
+    raise GrafError(f"--port {port}: no free port from there to 65535; give a smaller one, or 0 for any")
+
+
 class Viewer:
     """The server and its browsers. `advance` does the work, in the thread that calls it."""
 
@@ -77,6 +99,7 @@ class Viewer:
         self.models, self.host, self.wake = models, access.host, threading.Event()
         self.browsers: dict[int, Browser] = {}
         self._arrived: deque[viser.ClientHandle] = deque()
+        port = free_port(access.host, port)
         with _viser_silent(), checked_requests(access):
             self._server = Server(host=access.host, port=port, verbose=False)
         self.port = self._server.get_port()
