@@ -18,6 +18,8 @@ from graf.reporting.viewer.models import Models
 from graf.reporting.viewer.object_view import Model
 from graf.runtime.device import choose_device, keep_freed_memory
 
+import torch
+
 log = logging.getLogger("graf")
 
 SHIPPED = Path(__file__).resolve().parents[2] / "weights" / "toy_cars.safetensors"
@@ -33,11 +35,12 @@ def view(args: argparse.Namespace) -> int:
             raise
         raise GrafError("the viewer needs viser, which is an optional extra: pip install -e '.[viewer]'") from None
     keep_freed_memory()
+    device = choose_device(args.device)
     if len(sources) > 1:
         log.info("%d models to choose from in the browser:", len(sources))
         for source in sources:
             log.info("  %s", source)
-    models = Models(sources, lambda source: load_model(source, args.device, args.out, args.latents))
+    models = Models(sources, lambda source: load_model(source, device, args.out, args.latents))
     serve(models, Access(args.host, args.allow_host), args.port)
     return 0
 
@@ -65,7 +68,7 @@ def found_sources(path: Path | None, run: Path | None, checkpoint: Path | None) 
     return runs
 
 
-def load_model(source: Path, device: str, out: Path | None, latents: Sequence[Path] = ()) -> Model:
+def load_model(source: Path, device: torch.device, out: Path | None, latents: Sequence[Path] = ()) -> Model:
     """The model of a run's folder, or of a checkpoint of ours or others, with the objects in files of latents.
 
     Raises CheckpointError or ConfigError, and GrafError for latents that do not fit.
@@ -73,7 +76,7 @@ def load_model(source: Path, device: str, out: Path | None, latents: Sequence[Pa
     checkpoint = trained_checkpoint(source) if source.is_dir() else source
     content = read_checkpoint(checkpoint)
     config = as_trained(checkpoint_config(checkpoint, content), content, checkpoint)
-    generator = generator_from_content(checkpoint, content, config, choose_device(device))
+    generator = generator_from_content(checkpoint, content, config, device)
     found = {}
     if latents:
         found = dict(zip(map(str, latents), zip(*fitting_latents(latents, generator, checkpoint), strict=True), strict=True))

@@ -61,12 +61,12 @@ def test_without_viser_it_says_how_to_install_it_once_there_is_something_to_look
 def test_objects_of_files_come_with_the_model(tmp_path, caplog):
     generator = load_generator(WEIGHTS)
     file = write_latents(tmp_path / "car.json", generator, torch.ones(generator.config.z_dist.dim), 0, WEIGHTS, 1)
-    model = load_model(WEIGHTS, "cpu", tmp_path, [file])
+    model = load_model(WEIGHTS, torch.device("cpu"), tmp_path, [file])
     assert model.found[str(file)][0].eq(1).all() and not caplog.records
-    assert load_model(WEIGHTS, "cpu", tmp_path).found == {}
+    assert load_model(WEIGHTS, torch.device("cpu"), tmp_path).found == {}
     file.write_text('{"latents": [1.0]}')
     with pytest.raises(GrafError, match=r"car\.json: 1 latents, of another model; .*toy_cars\.safetensors takes"):
-        load_model(WEIGHTS, "cpu", tmp_path, [file])
+        load_model(WEIGHTS, torch.device("cpu"), tmp_path, [file])
 
 
 def test_the_page_shows_the_object_and_ctrl_c_ends_the_program(tmp_path):

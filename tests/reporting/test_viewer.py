@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+from pathlib import Path
 
 from graf.camera import side_pose
 from graf.errors import CheckpointError, GrafError
@@ -288,6 +289,20 @@ def test_a_model_that_cannot_be_read_is_told_before_anything_is_served(tmp_path)
 
     with pytest.raises(CheckpointError):
         Viewer(Models([tmp_path], load), Access("127.0.0.1"), 0)
+
+
+def test_models_before_the_first_that_can_be_read_are_left_out(model, caplog):
+    def load(source):
+        if source.name != "car":
+            raise CheckpointError(f"{source.name}/model.pt: no generator")
+        return model
+
+    models = Models([Path("pose"), Path("damaged"), Path("car"), Path("later")], load)
+    models.load_first()
+    assert models.sources == [Path("car"), Path("later")]
+    assert "left out: pose/model.pt: no generator" in caplog.text and "left out: damaged/model.pt" in caplog.text
+    with pytest.raises(CheckpointError, match="later/model.pt: no generator"):
+        Models([Path("pose"), Path("later")], load).load_first()
 
 
 def test_visers_cameras_look_along_z_and_ours_along_minus_z():

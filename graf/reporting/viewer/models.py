@@ -21,11 +21,23 @@ class Models:
 
     def __init__(self, sources: list[Path], load: Callable[[Path], Model], clock: Callable[[], float] = time.monotonic):
         """sources: runs' folders and checkpoints; load: reads the model of one, and raises GrafError."""
-        self.sources, self._load, self._clock = sources, load, clock
+        self.sources, self._load, self._clock = list(sources), load, clock
         self._loaded: dict[Path, Model] = {}
         self._seen: dict[Path, tuple[float, tuple]] = {}  # when a source was checked, and the stamp of its file
         self._views: dict[Path, Future] = {}
         self.background = ThreadPoolExecutor()  # for what takes seconds
+
+    def load_first(self) -> None:
+        """Load the first source that is a generator, and leave out those before it. Raises GrafError where there is none."""
+        while True:
+            try:
+                self.get(self.sources[0])
+                return
+            except GrafError as error:
+                if len(self.sources) == 1:
+                    raise
+                log.warning("left out: %s", error)
+                del self.sources[0]
 
     def get(self, source: Path) -> Model:
         """The model of a source. If a changed checkpoint cannot be read, that is logged and the previous model is kept."""

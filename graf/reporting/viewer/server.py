@@ -94,7 +94,7 @@ class Viewer:
 
     def __init__(self, models: Models, access: Access, port: int):
         """port: if it is in use the next free one is taken, for 0 any; the attribute `port` is the one that was taken."""
-        models.get(models.sources[0])  # a fault is raised before any browser is open
+        models.load_first()  # a fault is raised before any browser is open
         warnings.filterwarnings("ignore", message="Queued a", category=UserWarning)  # viser's, after a tab was closed
         self.models, self.host, self.wake = models, access.host, threading.Event()
         self.browsers: dict[int, Browser] = {}
