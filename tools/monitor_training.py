@@ -133,11 +133,11 @@ def page(status: RunStatus, bars: str = BARS) -> RenderableType:
     if status.max_steps:
         lines.add_row("", ProgressBar(total=status.max_steps, completed=status.step, width=BAR_WIDTH))
     parts: list[RenderableType] = [Text(str(status.run_dir), style="bold"), lines]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in status.warnings]  # a small terminal shows no more
     if status.losses:
         parts.append(curves("losses", status.losses, loss, bars))
     if status.memory:
         parts.append(curves(memory_title(status), status.memory, gigabytes, bars, moves=status.state == "running"))
-    parts += [Text(f"warning: {warning}", style="yellow") for warning in status.warnings]
     if status.samples:
         names = (path.relative_to(status.run_dir).as_posix() for path in status.samples)
         parts.append(Text(f"newest samples: {', '.join(names)}"))

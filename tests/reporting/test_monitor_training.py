@@ -434,6 +434,19 @@ def test_the_live_page_follows_the_run_until_ctrl_c(run, program, monkeypatch):
     assert shown.index("400 of") < shown.index("501 of") < shown.index("502 of")
 
 
+def test_a_warning_is_seen_in_a_terminal_of_24_lines(run, program, monkeypatch):
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program.time, "sleep", sleep)
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, **GPU))
+    put_rows(run / "metrics.jsonl", {"step": 401} | {f"loss_{i}": 1.0 for i in range(20)})
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    program.show(lambda: read_status(run), console, 1.5, once=False)
+    live, leave_screen, _ = console.file.getvalue().partition("\x1b[?1049l")
+    assert leave_screen and "% full" in live
+
+
 def test_ctrl_c_ends_the_server_quietly(run, program, monkeypatch, capsys, caplog):
     def interrupt(_server) -> None:
         raise KeyboardInterrupt
