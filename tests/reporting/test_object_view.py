@@ -9,6 +9,7 @@ from graf.checkpoints.latents_file import load_latents
 from graf.config import LatentConfig
 from graf.data import Views
 from graf.errors import GrafError
+from graf.export.mesh import write_mesh
 from graf.models.directions import edited, principal_directions
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8
@@ -24,6 +25,7 @@ from graf.reporting.viewer.object_view import (
     mixed,
     moving_side,
     padded,
+    reserved_path,
     resting_side,
     sides,
     training_views,
@@ -34,6 +36,7 @@ from graf.reporting.viewer.object_view import (
 import numpy as np
 import pytest
 import torch
+import trimesh
 
 NAN = float("nan")
 
@@ -212,6 +215,30 @@ def test_a_turn_goes_around_the_z_axis():
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mesh_0001.obj").touch()
     assert free_path(tmp_path, "mesh", (".ply", ".obj")) == tmp_path / "mesh_0002"
+
+
+def test_two_that_save_at_the_same_time_get_two_numbers(view, monkeypatch):
+    others = []
+
+    def write_late(mesh, path):  # after another browser's save
+        monkeypatch.setattr(object_view, "write_mesh", write_mesh)
+        others.extend(view.save_mesh(ViewState()))
+        return write_mesh(mesh, path)
+
+    monkeypatch.setattr(object_view, "extract_mesh", lambda *_: trimesh.creation.box())
+    monkeypatch.setattr(object_view, "write_mesh", write_late)
+    files = view.save_mesh(ViewState())
+    assert [[file.name for file in of_one] for of_one in (files, others)] == [
+        [f"mesh_000{number}{suffix}" for suffix in (".ply", ".obj", ".glb")] for number in (1, 2)
+    ]
+    assert all(file.stat().st_size for file in view.model.out.iterdir())
+
+
+def test_a_number_is_free_again_after_an_error(tmp_path):
+    with pytest.raises(OSError), reserved_path(tmp_path, "mesh", (".ply", ".obj")) as path:
+        path.with_suffix(".obj").touch()
+        raise OSError
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_saved(view, monkeypatch):

@@ -1,5 +1,6 @@
 """Pictures and files of a state of the viewer: an object, a camera and what to show. Needs no browser and no viser."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -203,8 +204,8 @@ class ObjectView:
     def save_picture(self, state: ViewState, side: int) -> list[Path]:
         """Write the state's squares beside each other as the next free picture_NNNN.png of the model's folder."""
         squares = self.squares(state, self.pose(state)[None], side)
-        path = free_path(self.model.out, "picture", (".png",)).with_suffix(".png")
-        return [write_image(path, torch.cat([square[0] for square in squares.values()], dim=-1))]
+        with reserved_path(self.model.out, "picture", (".png",)) as path:
+            return [write_image(path.with_suffix(".png"), torch.cat([square[0] for square in squares.values()], dim=-1))]
 
     def save_video(self, state: ViewState, side: int) -> Iterator[float | list[Path]]:
         """Write a turn around the object as the next free video_NNNN.mp4.
@@ -215,20 +216,23 @@ class ObjectView:
         for pose in rotation_poses(VIDEO_FRAMES, self.data):
             frames.append(torch.cat([square[0] for square in self.squares(state, pose[None], side).values()], dim=-1))
             yield len(frames) / VIDEO_FRAMES
-        yield [write_video(free_path(self.model.out, "video", (".mp4",)).with_suffix(".mp4"), torch.stack(frames))]
+        with reserved_path(self.model.out, "video", (".mp4",)) as path:
+            file = write_video(path.with_suffix(".mp4"), torch.stack(frames))
+        yield [file]
 
     def save_mesh(self, state: ViewState) -> list[Path]:
         """Write the object's surface as the next free mesh_NNNN.ply, .obj and .glb. Raises NoSurface."""
         mesh = self.mesh(state)
-        return write_mesh(mesh, free_path(self.model.out, "mesh", SUFFIXES))
+        with reserved_path(self.model.out, "mesh", SUFFIXES) as path:
+            return write_mesh(mesh, path)
 
     def save_latents(self, state: ViewState) -> list[Path]:
         """Write the object's latents, class and camera, with the checkpoint's name, as the next free latents_NNNN.json."""
         kept = ("pose_c2w", "aspect", "class_index")
         shown = {f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.name not in kept}
-        path = free_path(self.model.out, "latents", (".json",)).with_suffix(".json")
         what = self.model.generator, self.latents(state)[0], state.class_index, self.model.checkpoint, self.model.step
-        return [write_latents(path, *what, **shown, pose_c2w=self.pose(state).tolist())]
+        with reserved_path(self.model.out, "latents", (".json",)) as path:
+            return [write_latents(path.with_suffix(".json"), *what, **shown, pose_c2w=self.pose(state).tolist())]
 
 
 def mixed(first: Tensor, second: Tensor, shape: float, appearance: float, config: LatentConfig) -> Tensor:
@@ -284,6 +288,26 @@ def moving_side(choices: Sequence[int], still: int, seconds_per_pixel: float) ->
     """Side of a moving picture: the largest of the ascending choices, at most `still`, that reaches SMOOTH_FPS."""
     fitting = [side for side in choices if side <= still and side**2 * seconds_per_pixel * SMOOTH_FPS <= 1]
     return max(fitting, default=choices[0])
+
+
+@contextlib.contextmanager
+def reserved_path(folder: Path, stem: str, suffixes: Sequence[str]) -> Iterator[Path]:
+    """`free_path`, reserved against other threads and processes by an empty file of the first suffix, which the block replaces.
+
+    If the block fails, its files are removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = free_path(folder, stem, suffixes)
+        with contextlib.suppress(FileExistsError):  # another one was faster
+            path.with_suffix(suffixes[0]).touch(exist_ok=False)
+            break
+    try:
+        yield path
+    except BaseException:
+        for suffix in suffixes:
+            path.with_suffix(suffix).unlink(missing_ok=True)
+        raise
 
 
 def free_path(folder: Path, stem: str, suffixes: Sequence[str]) -> Path:
