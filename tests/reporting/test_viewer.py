@@ -10,12 +10,14 @@ from pathlib import Path
 
 from graf.camera import side_pose
 from graf.errors import CheckpointError, GrafError
+from graf.export.mesh import NoSurface
 from graf.models.generator import Generator
-from graf.reporting.viewer.object_view import Model
+from graf.reporting.viewer.object_view import Model, ObjectView
 
 import numpy as np
 import pytest
 import torch
+import trimesh
 
 pytest.importorskip("viser")
 
@@ -249,6 +251,65 @@ def test_an_error_is_told_in_the_browser(viewer, monkeypatch):
     with opened(viewer) as window:
         window.set("training cameras", True)
         window.wait(lambda: window.says("photos: no such folder"))
+
+
+def test_the_mesh_of_another_object_does_not_stay_where_there_is_none(viewer, monkeypatch):
+    def mesh(view, state):
+        if state.seed == 5:
+            raise NoSurface("mesh: no surface")
+        return trimesh.creation.box()
+
+    monkeypatch.setattr(ObjectView, "mesh", mesh)
+    with opened(viewer) as window:
+        window.set("mesh", True)
+        window.wait(lambda: window.says("GlbMessage"))
+        shown = len(window.messages)
+        window.set("seed", 5)
+        window.wait(lambda: window.says("mesh: no surface"))
+        removals = [message for message in window.messages[shown:] if message["type"] == "RemoveSceneNodeMessage"]
+        assert [message["name"] for message in removals] == ["/mesh"]
+
+
+def test_an_error_of_ours_is_told_in_the_page_before_it_is_dropped(viewer, monkeypatch, caplog):
+    def fail(*_):
+        raise ValueError("a fault of ours")
+
+    with opened(viewer) as window:
+        monkeypatch.setattr(ObjectView, "picture", fail)
+        window.look(45)
+        window.wait(lambda: window.says("ValueError: a fault of ours; load this page again"))
+        window.wait(lambda: not viewer.browsers)
+    assert "a browser is not served any more (ValueError: a fault of ours)" in caplog.text
+
+
+def test_a_browser_goes_on_after_out_of_memory(viewer, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    with opened(viewer) as window:
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectView, "picture", full)
+            patch.setattr(ObjectView, "mesh", full)
+            window.look(45)
+            window.wait(lambda: window.says("out of memory at "))
+            window.set("mesh", True)
+            window.wait(lambda: window.says("out of memory (MemoryError)"))
+            window.set("mesh", False)
+            window.wait(lambda: not next(iter(viewer.browsers.values()))._mesh.value)
+        seen = window.pictures
+        window.look(90)
+        window.wait(lambda: window.pictures > seen)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::1]"), ("gpu-box", "gpu-box")],
+)
+def test_the_address_is_one_that_a_browser_opens(viewer, monkeypatch, caplog, host, address):
+    monkeypatch.setattr(viewer, "host", host)
+    with caplog.at_level("INFO", logger="graf"):
+        viewer.log_address()
+    assert f"http://{address}:{viewer.port} in a browser" in caplog.text
 
 
 def test_training_cameras_come_and_go(viewer, labels, monkeypatch):

@@ -26,6 +26,7 @@ from graf.reporting.viewer.object_view import (
     turned,
     vertical_fov,
 )
+from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 import numpy as np
 import torch
@@ -175,9 +176,11 @@ class Browser:
             return next(self._jobs[0])
         except StopIteration:
             self._jobs.popleft()
-        except (GrafError, OSError) as error:
+        except Exception as error:
             self._jobs.popleft()
-            self._notify("Not done", str(error))
+            if not isinstance(error, (GrafError, OSError)) and not is_out_of_memory(error):
+                raise
+            self._notify("Not done", f"out of memory ({first_line(error)})" if is_out_of_memory(error) else str(error))
         return True
 
     def _reload(self) -> None:
@@ -260,7 +263,14 @@ class Browser:
         if self._mesh.value:
             picture = np.full((8, 8, 3), view.surround("colour"), np.uint8)
         else:
-            picture = view.picture(state, side)
+            try:
+                picture = view.picture(state, side)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._drawn = wanted, True  # not tried again until something changes
+                self._notify("Not shown", f"out of memory at {side} pixels ({first_line(error)}); choose fewer pixels at rest")
+                return False
             self._seconds_per_pixel = (time.monotonic() - started) / side**2
         self.client.scene.set_background_image(picture, format="jpeg", jpeg_quality=85 if moving else 95)
         self._frames.append(time.monotonic())
@@ -322,6 +332,8 @@ class Browser:
         self._meshed = state.object_of  # an object without a surface is not tried again
         self._status.content = "making the mesh"
         yield from _until_done(made := self.models.background.submit(view.mesh, state))
+        if made.exception():  # the mesh in the window is another object's
+            self.client.scene.remove_by_name("/mesh")
         self.client.scene.add_mesh_trimesh("/mesh", made.result())
 
     def _show_cameras(self) -> Job:

@@ -113,31 +113,34 @@ class Viewer:
         """Do a piece of work for each browser. Returns whether there is more to do at once."""
         while self._arrived:
             client = self._arrived.popleft()
-            with self._contained(client.client_id):
+            with self._contained(client):
                 self.browsers[client.client_id] = Browser(client, self.models, self.wake)
         busy, there = False, self._server.get_clients()
         for client_id in list(self.browsers):
             if client_id not in there:
                 del self.browsers[client_id]
                 continue
-            with self._contained(client_id):
+            with self._contained(there[client_id]):
                 busy = self.browsers[client_id].advance() or busy
         return busy
 
     @contextlib.contextmanager
-    def _contained(self, client_id: int) -> Iterator[None]:
-        """Confine an error to one browser, which is then dropped until its page is loaded again."""
+    def _contained(self, client: viser.ClientHandle) -> Iterator[None]:
+        """Confine an error to one browser, which is told and then dropped until its page is loaded again."""
         try:
             yield
         except Exception as error:
-            self.browsers.pop(client_id, None)
-            log.warning("a browser is not served any more (%s: %s); load its page again", type(error).__name__, error)
+            self.browsers.pop(client.client_id, None)
+            told = f"{type(error).__name__}: {error}"
+            log.warning("a browser is not served any more (%s); load its page again", told)
+            with contextlib.suppress(Exception):  # its page may be gone
+                client.add_notification("Not served any more", f"{told}; load this page again")
 
     def log_address(self) -> None:
         """Log the viewer's address, and who can reach it."""
-        log.info(
-            "http://%s:%d in a browser; Ctrl-C ends the viewer", LOCAL[0] if self.host == "0.0.0.0" else self.host, self.port
-        )
+        name = {"0.0.0.0": LOCAL[0], "::": "::1"}.get(self.host, self.host)
+        name = f"[{name}]" if ":" in name else name
+        log.info("http://%s:%d in a browser; Ctrl-C ends the viewer", name, self.port)
         if self.host in LOCAL:
             log.info("only browsers on this machine reach it; --host 0.0.0.0 lets other machines in")
         else:
