@@ -42,6 +42,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.output.suffix.lower() != ".png":
         raise GrafError(f"{args.output}: expected the name of a PNG file, such as {args.output}.png")
+    if args.output.exists() and args.photo.exists() and args.output.samefile(args.photo):
+        raise GrafError(f"{args.output}: the photograph itself, which would be replaced; name another file to write")
     network = load_network(args.weights, args.scale)
     photo = read_photo(args.photo, args.shrink, args.scale)
     pictures, before, after = upscale(network, photo, args.scale)

@@ -72,3 +72,16 @@ def test_an_output_that_is_no_png_is_refused_before_anything_is_read(monkeypatch
     monkeypatch.setattr("sys.argv", ["upscale.py", "nowhere.pth", "nowhere.png", "results/upscaled"])
     with pytest.raises(GrafError, match=r"results/upscaled: expected the name of a PNG file, such as results/upscaled\.png"):
         main()
+
+
+def test_the_photograph_is_not_replaced(tmp_path, monkeypatch):
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (4, 4)).save(photo)
+    before = photo.read_bytes()
+    torch.save(RRDBNet(4, 1, 8, 4).state_dict(), tmp_path / "small.pth")
+    monkeypatch.setattr(
+        "sys.argv", ["upscale.py", str(tmp_path / "small.pth"), str(photo), f"{tmp_path}/../{tmp_path.name}/photo.png"]
+    )
+    with pytest.raises(GrafError, match=r"photo\.png: the photograph itself, which would be replaced"):
+        main()
+    assert photo.read_bytes() == before
