@@ -1,7 +1,10 @@
 """The model card beside an exported generator: what it is, what it was trained on and how it was measured, with a picture."""
 
+import os
 import re
+import shlex
 from pathlib import Path
+from urllib.parse import quote
 
 from graf.camera import elevation_of_v, rotation_poses
 from graf.config import DataConfig, config_to_dict, flat
@@ -58,6 +61,8 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
     entries = {name: measured[name] for name in OF_IMAGES if isinstance(measured.get(name), dict)}
     return TEMPLATES.get_template("model_card.md").render(
         export=export,
+        quoted_name=shlex.quote(export.name),
+        picture_url=quote(os.fsencode(export.with_suffix(".png").name)),
         sha256=file_sha256(export),
         version=__version__,
         step=step,

@@ -125,6 +125,12 @@ def test_a_card_that_names_a_file_whose_name_is_not_utf_8_is_written(export, gen
     assert 'graf.load_generator("caf\\udce9.safetensors")' in card.read_text(encoding="utf-8")
 
 
+def test_a_name_with_spaces_is_one_word_of_the_command_and_a_link_to_the_picture(export, generator):
+    card = text(export.rename(export.with_name("my (red) cars.safetensors")), generator)
+    assert "](my%20%28red%29%20cars.png)\n" in card
+    assert "    python eval.py --checkpoint 'my (red) cars.safetensors'\n" in card
+
+
 def test_eval_py_writes_it_beside_the_export_and_refuses_before_the_export(smoke, tmp_path):
     config = smoke("training.outdir=" + str(tmp_path / "runs"))
     given = write_export(tmp_path / "given.safetensors", Generator(config), 3, "0a1b")
