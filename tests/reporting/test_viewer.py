@@ -226,6 +226,20 @@ def test_sliders_move_the_object_along_directions_and_go_back_with_another_one(v
         window.wait(lambda: browser.state().seed == 5 and not any(browser.state().shape_sd + browser.state().appearance_sd))
 
 
+def test_sliders_of_directions_go_back_when_a_found_object_gives_way_to_the_seeds(viewer, model, monkeypatch):
+    """Seed and class stay as they are."""
+    found = {"car/latents.json": (torch.ones(model.generator.config.z_dist.dim), torch.tensor(0))}
+    monkeypatch.setattr(viewer.models, "_load", lambda _: dataclasses.replace(model, found=found))
+    viewer.models._loaded.clear()
+    viewer.models._seen.clear()
+    with opened(viewer) as window:
+        (browser,) = viewer.browsers.values()
+        window.set("shape 1", 2.0)
+        window.wait(lambda: browser.state().shape_sd[0] == 2.0)
+        window.set("object", browser_module.BY_SEED)
+        window.wait(lambda: browser.state().found == browser_module.BY_SEED and not any(browser.state().shape_sd))
+
+
 def test_sliders_without_a_direction_vanish(viewer):
     """The smoke config has 4 latents of each part, but 5 sliders."""
     with opened(viewer) as window:
