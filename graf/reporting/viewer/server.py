@@ -80,7 +80,7 @@ def free_port(host: str, port: int) -> int:
     try:
         asyncio.run(listen(0))
     except (OSError, UnicodeError) as error:
-        reason = error.strerror.rpartition(": ")[2] if isinstance(error, OSError) else error
+        reason = (getattr(error, "strerror", None) or str(error)).rpartition(": ")[2]
         raise GrafError(f"--host {host}: cannot be listened on ({reason}); give an address of this machine") from None
     for candidate in range(port, 2**16):
         with contextlib.suppress(OSError):
