@@ -10,6 +10,8 @@ docs/cameras.md says how far to trust them.
 
 import argparse
 import dataclasses
+import functools
+import hashlib
 import json
 import shlex
 import sys
@@ -91,9 +93,9 @@ def main() -> int:
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
-    settings |= {"photographs": photographs.fingerprint}
+    settings |= {"photographs": identity(photographs)}
     settings |= {"config": deciding_keys(config), "estimator": deciding_keys(pose)}
-    claim_folder(args.out, settings, completed)
+    claim_folder(args.out, settings, functools.partial(completed, older={photographs.fingerprint: identity(photographs)}))
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
@@ -319,9 +321,18 @@ def _without(section: dict, keys: set[str], prefix: str = "") -> dict:
     return {name: _without(v, keys, f"{prefix}{name}.") if isinstance(v, dict) else v for name, v in kept.items()}
 
 
-def completed(settings: dict, where: str) -> dict:
-    """The settings of a folder that an older version began, with the config keys that it lacked."""
+def identity(photographs: Views) -> str:
+    """sha256 of the photographs' names and sizes: their fingerprint has times, too, which a copy on another machine changes."""
+    files = map(Path, photographs.files)
+    rows = [["/".join(file.parts[-2:]), file.stat().st_size if file.is_file() else 0] for file in files]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def completed(settings: dict, where: str, older: dict[str, str]) -> dict:
+    """The settings of a folder that an older version began, with the config keys that it lacked, and the photographs' identity
+    for their fingerprint (older)."""
     schemas = {"config": Config, "estimator": PoseConfig}
+    settings = settings | {"photographs": older.get(settings["photographs"], settings["photographs"])}
     return settings | {name: config_to_dict(completed_config(settings[name], where, schemas[name])) for name in schemas}
 
 

@@ -1,10 +1,12 @@
 """tools/find_cameras.py as a user types it: rounds to their end, and again after an interruption."""
 
 import json
+import os
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import load_config
+from graf.data import build_dataset
 from graf.finding import rounds
 from graf.finding.rounds import Round
 from graf.runtime.run_lock import run_lock
@@ -123,6 +125,15 @@ def test_too_few_steps_for_photographs_are_told(find, tmp_path, monkeypatch):
     own.write_text(f"inherit_from: {ROOT / 'configs' / 'smoke.yaml'}\ndata: {{type: images, datadir: photos}}\n")
     said = find("new", config=own, max_steps=20, ends_after=0, status=130)
     assert "training.max_steps: 20 is for toy cars; images with cameras take about 6,000" in said
+    photograph, settings = tmp_path / "photos" / "3.png", tmp_path / "new" / "settings.json"
+    os.utime(photograph, (1, 1))  # as a copy on another machine
+    assert "continuing the set in it" in find("new", config=own, max_steps=20, ends_after=0, status=130)
+    photograph.write_bytes(photograph.read_bytes() + b"more")
+    assert "other photographs" in find("new", config=own, max_steps=20, status=2)
+    unposed = rounds.unposed(load_config(own, [f"data.datadir={tmp_path}/photos"]), Round(tmp_path / "new", 0))
+    older = {"photographs": build_dataset(unposed).fingerprint}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | older))
+    assert "continuing the set in it" in find("new", config=own, max_steps=20, ends_after=0, status=130)
 
 
 def test_a_folder_of_an_older_version_goes_on(find, tmp_path):
