@@ -88,14 +88,15 @@ def main() -> int:
     require_outside(args.out, config.data)
     choose_device(args.device)
     unposed = rounds.unposed(config, Round(args.out, 0))
-    photographs = rounds.in_one_class(build_dataset(unposed), config)
+    dataset = build_dataset(unposed)
+    photographs = rounds.in_one_class(dataset, config)
     check_numbers(photographs, args, config, pose)
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
-    settings |= {"photographs": identity(photographs)}
+    settings |= {"photographs": identity(dataset)}
     settings |= {"config": deciding_keys(config), "estimator": deciding_keys(pose)}
-    claim_folder(args.out, settings, functools.partial(completed, older={photographs.fingerprint: identity(photographs)}))
+    claim_folder(args.out, settings, functools.partial(completed, older={dataset.fingerprint: identity(dataset)}))
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
@@ -322,10 +323,12 @@ def _without(section: dict, keys: set[str], prefix: str = "") -> dict:
 
 
 def identity(photographs: Views) -> str:
-    """sha256 of the photographs' names and sizes: their fingerprint has times, too, which a copy on another machine changes."""
-    files = map(Path, photographs.files)
+    """sha256 of the names and sizes of the photographs and of their masks, and their classes: their fingerprint has times, too,
+    which a copy on another machine changes."""
+    masks = [frame.mask for frame in getattr(photographs, "frames", ()) if frame.mask]
+    files = [*map(Path, photographs.files), *masks]
     rows = [["/".join(file.parts[-2:]), file.stat().st_size if file.is_file() else 0] for file in files]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([rows, photographs.class_index.tolist()]).encode()).hexdigest()
 
 
 def completed(settings: dict, where: str, older: dict[str, str]) -> dict:

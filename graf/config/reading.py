@@ -64,7 +64,7 @@ def config_of_ours(path: str | Path | None) -> Config:
             return graf_config()
         if flat(raw).keys() >= flat(config_to_dict(Config())).keys():  # a run's own, which says what it was begun with
             return load_config(file)
-        file = _parent(raw.get("inherit_from"), file)
+        file = _parent(raw["inherit_from"], file) if "inherit_from" in raw else None
     return load_config(file)
 
 
@@ -125,7 +125,9 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), he
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf:
         return [*_layers(CONFIG_DIR / "graf.yaml", schema), (raw, str(path))]
-    name = raw.pop("inherit_from", "default.yaml")
+    if "inherit_from" not in raw:
+        return [(raw, str(path))]
+    name = raw.pop("inherit_from")
     if not isinstance(name, str):
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(name)}")
     parent = _parent(name, path)
@@ -135,12 +137,12 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), he
     return [*inherited, (raw, str(path))]
 
 
-def _parent(name: str | None, heir: Path) -> Path | None:
+def _parent(name: str, heir: Path) -> Path | None:
     """The file that a config inherits from by name; None for the defaults themselves, which default.yaml in configs/ only
-    explains."""
-    found = find_config(name or "default.yaml", heir.parent)
-    is_default = found.name == "default.yaml" and (not found.is_file() or found.resolve() in (heir.resolve(), DEFAULT))
-    return None if name is None or is_default else found
+    explains. A user's own default.yaml means these by its own name."""
+    found = find_config(name, heir.parent)
+    is_default = found.name == DEFAULT.name and os.path.realpath(found) in map(os.path.realpath, (DEFAULT, heir))
+    return None if is_default else found
 
 
 def read_yaml(path: Path, named_in: str = "") -> dict:
@@ -187,7 +189,7 @@ def _parsed(text: str) -> Any:
 
 class _PlainLoader(yaml.SafeLoader):
     """YAML without aliases, a few lines of which can expand beyond any memory, and without duplicate keys. Numbers are those of
-    YAML 1.2: to 1.1, 12:30 is 750 and 010 is 8."""
+    YAML 1.1 that 1.2 reads alike: 12:30 would be 750, and 010 would be 8."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in (WHOLE_NUMBER, NUMBER)]
@@ -212,7 +214,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 _PlainLoader.add_implicit_resolver(WHOLE_NUMBER, re.compile(r"[-+]?(0|[1-9][0-9_]*)$|0x[0-9a-fA-F]+$"), list("-+0123456789"))
 _PlainLoader.add_implicit_resolver(
-    NUMBER, re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"), list("-+0123456789.")
+    NUMBER, re.compile(r"([-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9]+)([eE][-+][0-9]+)?$|[-+]?\.inf$|\.nan$"), list("-+0123456789.")
 )
 
 
@@ -236,10 +238,11 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
+    wanted = dict(leaves(schema)).get(OLDER_NAMES.get(name.strip(), name.strip()))
+    takes_text = wanted and (wanted.type is str or (wanted.type == tuple[str, ...] and value.strip()))
     try:
         parsed = yaml.load(value, _PlainLoader)
-        wanted = dict(leaves(schema)).get(OLDER_NAMES.get(name.strip(), name.strip()))
-        if wanted and wanted.type in (str, tuple[str, ...]) and _is_bare(value):  # 2024 may be a name, and so may "run #2"
+        if takes_text and _is_bare(value):  # 2024 may be a name, and so may "run #2"
             parsed = value.strip()
     except (yaml.YAMLError, ValueError, RecursionError):
         other = any(unicodedata.category(c) == "Cs" for c in value)  # of a command line that is not UTF-8

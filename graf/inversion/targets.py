@@ -15,6 +15,7 @@ from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
 from graf.data.labels.intrinsics import problem_of_shape
 from graf.data.labels.names import items_by_name, v_flag
+from graf.data.labels.placement import depth_faults
 from graf.data.masks import find_masks
 from graf.data.views import edge_pixels
 from graf.errors import GrafError
@@ -40,10 +41,10 @@ def target_files(paths: Sequence[Path | str], data: DataConfig) -> list[Path]:
         if not inside:
             raise GrafError(f"{path}: this folder holds no images ({', '.join(EXTENSIONS)}); name images, or their folder")
         files += inside
-    masks = set(find_masks(files, data.masks).of.values())  # photos/*.png names them too
-    if named := [file.name for file in files if file in masks]:
+    masks = {mask.resolve() for mask in find_masks(files, data.masks).of.values()}  # photos/*.png names them too
+    if named := [file.name for file in files if file.resolve() in masks]:
         log.info("left out, as masks of other images: %s", ", ".join(named))
-    return [file for file in files if file not in masks]
+    return [file for file in files if file.resolve() not in masks]
 
 
 def _photographs(folder: Path, data: DataConfig) -> list[Path]:
@@ -158,8 +159,10 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     for path, home in zip(paths, homes, strict=True):
         item, file = found.get(path.resolve()), camera_files(home, folders[home].cameras)[-1]
         has_camera = item is not None and item.pose_c2w is not None
-        about = {path.resolve(), file.resolve()} if has_camera or not items else {path.resolve()}
-        known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
+        about = {path.resolve()} if item is None and items or has_camera else {path.resolve(), file.resolve()}
+        own = [fault for fault in faults if Path(fault.where).resolve() in about]
+        own += depth_faults([item], str(file), data) if has_camera else []  # else those of other images, too
+        known_faults = [f"{fault.where}: {fault.problem}" for fault in own]
         if known_faults or not has_camera:
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
         elif problem := other_shape(item, data):

@@ -164,9 +164,10 @@ def little_memory(config: Config, sizes: StepSizes, device: torch.device, n_proc
     free = memory_available() // local_processes() + psutil.Process().memory_info().rss
     if needed <= free:
         return None
+    of_machine = math.floor(10 * free * local_processes() / GB) / 10
     return (
         f"by the plan a step takes {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may end the "
-        f"run, or slow it down much. End other programs, or set memory.budget_gb={math.floor(10 * free / GB) / 10:g}"
+        "run, or slow it down much. End other programs" + (f", or set memory.budget_gb={of_machine:g}" if of_machine else "")
     )
 
 

@@ -142,10 +142,11 @@ def limit_resident(budget: int) -> None:
 def renew_limit() -> None:
     """Give an allocation the room that freed blocks have left, where `limit_resident` set a limit: RLIMIT_DATA counts them,
     though they are resident no longer. CODE_BYTES more are for oneDNN's code, without which its products crash."""
-    if _resident_limit:
+    counted = process_bytes("VmData") if _resident_limit else None
+    if counted is not None:
         import resource  # not on Windows
 
-        limit = process_bytes("VmData") - psutil.Process().memory_info().rss + _resident_limit + CODE_BYTES
+        limit = counted - psutil.Process().memory_info().rss + _resident_limit + CODE_BYTES
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 

@@ -6,13 +6,16 @@ from graf.errors import CheckpointWriteError, GrafError
 
 SIGNS = (
     *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
-    *("could not create a memory", "could not create a primitive"),  # oneDNN
+    "could not create a memory",
     "can't start new thread",  # whose stack finds no room
     "allocation_failed",  # cuDNN 9
     # Handles, made at a GPU's first product, convolution and decomposition, find no room
     *("cublas_status_not_initialized", "cudnn_status_not_initialized", "cusolverdncreate"),
     "unable to find an engine to execute",  # none of cuDNN's has room for what it needs
 )
+
+
+NO_ROOM_FOR_CODE = "could not create a primitive"  # all that oneDNN says then; of unsupported shapes it says more
 
 
 class OutOfMemory(GrafError):
@@ -27,7 +30,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.__cause__ is not None and is_out_of_memory(error.__cause__)
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+    if not isinstance(error, RuntimeError):
+        return False
+    return first_line(error) == NO_ROOM_FOR_CODE or any(sign in str(error).lower() for sign in SIGNS)
 
 
 def is_machine_fault(error: Exception) -> bool:

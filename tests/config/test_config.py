@@ -23,7 +23,7 @@ from graf.config import (
     parse_override,
     read_yaml,
 )
-from graf.config.reading import FlagOverride
+from graf.config.reading import FlagOverride, quoted
 from graf.errors import ConfigError
 from graf.foreign.configs import OTHER_SUITES
 
@@ -117,6 +117,8 @@ def test_a_users_own_default_file_is_inherited_from(tmp_path, name):
     written(tmp_path, "inherit_from: default.yaml\nnerf: {netwidth: 16}\n", "default.yaml")
     assert load_config(path).nerf.netwidth == 16 and load_config(path).expname == "mine"
     assert config_of_ours(path) == Config()
+    assert load_config(written(tmp_path, "expname: mine\n")).nerf.netwidth == Config().nerf.netwidth  # which names none
+    assert "no such config file" in refusal(path=written(tmp_path, "inherit_from: nowhere/default.yaml\n"))
 
 
 def test_a_file_to_inherit_from_that_is_missing_is_told_with_the_file_that_names_it(tmp_path):
@@ -483,8 +485,17 @@ def test_numbers_that_only_yaml_1_1_reads_as_others_are_read_as_they_are_written
     assert "training.max_hours: expected a number, found '11:30'" in refusal("training.max_hours=11:30")
     assert "training.max_steps" in refusal(path=written(tmp_path, "training: {max_steps: 12:30}\n"))
     assert load_config(None, ["training.seed=010"]).training.seed == 10
-    (read,) = read_yaml(written(tmp_path, "a: [0, -1, +2, 1_000, 0x10, 1.5, -.5, 1., 2.5e3, 1.0E-2, 1e3, .inf]\n")).values()
-    assert read == [0, -1, 2, 1000, 16, 1.5, -0.5, 1.0, 2500.0, 0.01, "1e3", float("inf")]
+    (read,) = read_yaml(written(tmp_path, "a: [0, -1, +2, 1_000, 0x10, 1.5, -.5, 1., 2.5e+3, 1.0E-2, 1e3, .inf]\n")).values()
+    assert read == [0, -1, 2, 1000, 16, 1.5, "-.5", 1.0, 2500.0, 0.01, "1e3", float("inf")]
+
+
+@pytest.mark.parametrize(
+    "text", ["010", "11:30", "1.0e5", "2.e3", "-.5", "1e3", "0x1F", "0b11", "1_000", ".5", ".inf", "1.", "yes", "~"]
+)
+def test_a_name_that_looks_like_a_number_survives_a_round_trip(tmp_path, text):
+    config = load_config(None, [f"expname={quoted(text)}", f"data.datadir={quoted('a/' + text)}"])
+    assert config.expname == text
+    assert load_config(written(tmp_path, yaml.safe_dump(config_to_dict(config)))) == config
 
 
 @pytest.mark.parametrize(
@@ -643,6 +654,7 @@ def test_an_override_of_text_is_taken_as_it_is_unless_it_is_quoted():
     assert load_config(None, ["data.datadir=my photos #1"]).data.datadir == ("my photos #1",)
     assert load_config(None, ["data.datadir=2024"]).data.datadir == ("2024",)
     assert load_config(None, ["data.datadir=[a, b]"]).data.datadir == ("a", "b")
+    assert "data.datadir" in refusal("data.datadir=")
 
 
 def test_configs_cannot_be_changed_after_they_were_checked():

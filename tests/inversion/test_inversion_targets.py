@@ -55,8 +55,14 @@ def test_a_camera_that_training_would_refuse_is_not_used(tmp_path, refine, caplo
     data, file = refine().data, put(tmp_path / "car.png")
     pose = poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)[0]
     pose = torch.cat([pose[:, :1], turn * pose[:, 1:3], times * pose[:, 3:]], dim=1)
-    frame = {"file_path": "car.png", "transform_matrix": [*pose.tolist(), [0, 0, 0, 1]]}
-    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(data.fov), "frames": [frame]}))
+    right, other = poses_at(torch.tensor([70.0]), torch.tensor([0.4]), RADIUS)[0], put(tmp_path / "bus.png")
+    frames = [
+        {"file_path": name, "transform_matrix": [*each.tolist(), [0, 0, 0, 1]]}
+        for name, each in (("car.png", pose), ("bus.png", right))
+    ]
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(data.fov), "frames": frames}))
+    torch.testing.assert_close(known_poses([other], data)[0], right)
+    assert not caplog.records
     assert known_poses([file], data) is None
     assert f"{file}: its camera is not used, " in caplog.text and told in caplog.text
 

@@ -24,7 +24,7 @@ ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory"),
     RuntimeError(CPU_ALLOCATOR),
     RuntimeError("std::bad_alloc"),
-    RuntimeError("could not create a primitive"),
+    RuntimeError("could not create a primitive"),  # of oneDNN, whose code finds no room
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
@@ -224,6 +224,7 @@ def test_what_out_of_memory_looks_like(error):
     "error",
     [
         RuntimeError("shape mismatch"),
+        RuntimeError("could not create a primitive descriptor for the convolution forward propagation primitive"),
         ValueError("out of memory"),
         KeyError("x"),
         OSError(errno.ENOSPC, ""),

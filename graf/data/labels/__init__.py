@@ -1,5 +1,6 @@
 """The class, the object and the camera of each image, from file names or from a file of cameras beside the images."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,7 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
             wrong += depth_faults(found, where, data, scaled)
         except DataError as error:
             wrong.append(Fault(where, str(error)))
+            found = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
         if not wrong and not scaled:
             warn_of_radius(found, where, data)
         items += found

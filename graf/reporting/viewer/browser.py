@@ -60,6 +60,7 @@ class Browser:
         self._moved_object = self._view, BY_SEED, 0, 0  # the object that their sliders move: model, found object, class, seed
         self._aspect = 0.0
         self._drawn: tuple | None = None  # the view that the window shows, and whether in full
+        self._out_of_memory = False  # whether the last picture did not fit
         self._meshed: tuple | None = None  # the object whose mesh it shows
         self._turned_at: float | None = None
         self._frustums: viser.SceneNodeHandle | None = None  # the parent node of all
@@ -269,8 +270,11 @@ class Browser:
                 if not is_out_of_memory(error):
                     raise
                 self._drawn = wanted, True  # not tried again until something changes
-                self._notify("Not shown", f"out of memory at {side} pixels ({first_line(error)}); choose fewer pixels at rest")
+                if not self._out_of_memory:  # told once, not for each picture of a turn
+                    self._notify("Not shown", f"out of memory at {side} pixels ({first_line(error)}); choose fewer pixels")
+                self._out_of_memory = True
                 return False
+            self._out_of_memory = False
             self._seconds_per_pixel = (time.monotonic() - started) / side**2
         self.client.scene.set_background_image(picture, format="jpeg", jpeg_quality=85 if moving else 95)
         self._frames.append(time.monotonic())
