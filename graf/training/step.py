@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from graf.camera import Labels
 from graf.data import Views
 from graf.models.discriminators.convolutional import Scores
+from graf.models.discriminators.penalties import Penalised
 from graf.models.encoder import divergence
 from graf.models.generator import Generator, Rendering
 from graf.rays import cut_patch
@@ -131,9 +132,8 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
     # The gradient penalty
     if penalty_weight is not None:
         with state.amp.autocast(enabled=False):
-            stats["penalty"] = state.discriminator.gradient_penalty(
-                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.interpolation, real_scores.judged
-            )
+            at = Penalised(real, fake, real_labels, fake_labels, batch.fake_inputs.interpolation, real_scores.judged)
+            stats["penalty"] = state.discriminator.gradient_penalty(training.reg_type, at)
         loss = loss + penalty_weight * stats["penalty"]
     return loss, stats
 

@@ -5,7 +5,7 @@ import math
 
 from graf.config.advice import advice
 from graf.models.discriminators import convolutional
-from graf.models.discriminators.penalties import r1_penalty
+from graf.models.discriminators.penalties import Penalised, r1_penalty
 from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import learn, losses
@@ -483,7 +483,8 @@ def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photo
         real = getattr(owner, penalty)
 
         def spy(*args, penalty=penalty, real=real):
-            images = next(x for x in args if isinstance(x, torch.Tensor))
+            given = [x for arg in args for x in (arg if isinstance(arg, Penalised) else [arg])]
+            images = next(x for x in given if isinstance(x, torch.Tensor))
             called.append((penalty.replace("gradient_penalty", "of features"), torch.is_autocast_enabled("cpu"), images.dtype))
             return real(*args)
 
@@ -514,14 +515,15 @@ def test_the_heads_penalty_is_at_the_features_of_the_real_images_that_were_score
     discriminator_step(state, photographs, labels, labels[[1, 0, 3, 2]])
     assert [len(images) for images in seen] == [2 * len(photographs)]  # no second time
     (heads, penalty), real = penalties[0], seen[0][: len(photographs)]
-    again = real_penalty(heads, "r1", real, None, labels, None, None, tuple(real_features(heads, real)))
+    at = Penalised(real, None, labels, None, None, tuple(real_features(heads, real)))
+    again = real_penalty(heads, "r1", at)
     assert penalty.item() == pytest.approx(again.item(), rel=1e-4) and penalty > 0
 
 
 def test_a_penalty_that_is_declared_but_not_written_is_refused(build, labels):
     images = torch.zeros(2, 3, 16, 16)
     with pytest.raises(NotImplementedError, match="training.reg_type: r3 has no penalty in Discriminator"):
-        build().discriminator.gradient_penalty("r3", images, images, labels, labels, torch.zeros(2, 1, 1, 1), ())
+        build().discriminator.gradient_penalty("r3", Penalised(images, images, labels, labels, torch.zeros(2, 1, 1, 1), ()))
 
 
 def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(build, photographs, labels):

@@ -11,7 +11,7 @@ from typing import Any
 from graf.camera import Labels
 from graf.config import Config
 from graf.models.discriminators.penalised_conv import PenalisedConv2d
-from graf.models.discriminators.penalties import r1_penalty, wgan_gp_penalty
+from graf.models.discriminators.penalties import Penalised, r1_penalty, wgan_gp_penalty
 from graf.models.discriminators.reconstruction import Reconstruction
 from graf.tensors import Rows
 
@@ -59,26 +59,16 @@ class ConditionedDiscriminator(nn.Module):
                 for _ in range(iterations):
                     layer.follow_weight()
 
-    def gradient_penalty(
-        self,
-        reg_type: str,
-        real: Tensor,
-        fake: Tensor,
-        real_labels: Labels,
-        fake_labels: Labels,
-        interpolation: Tensor,
-        judged: tuple[Tensor, ...],
-    ) -> Tensor:
-        """The penalty training.reg_type, for training.reg_param to weigh: at real images (B, C, K, K), at fakes (n B, C, K, K),
-        or for wgan_gp between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own, at what
-        it judged of the real images (`Scores.judged`)."""
+    def gradient_penalty(self, reg_type: str, at: Penalised) -> Tensor:
+        """The penalty training.reg_type, for training.reg_param to weigh: at real images, at fakes too, or for wgan_gp between
+        both. A subclass may have a penalty of its own."""
         match reg_type:
             case "r1":
-                return r1_penalty(self, real, real_labels)
+                return r1_penalty(self, at.real, at.real_labels)
             case "r1_r2":
-                return r1_penalty(self, real, real_labels) + r1_penalty(self, fake, fake_labels)
+                return r1_penalty(self, at.real, at.real_labels) + r1_penalty(self, at.fake, at.fake_labels)
             case "wgan_gp":
-                return wgan_gp_penalty(self, real, fake[: len(real)], real_labels, interpolation)
+                return wgan_gp_penalty(self, at.real, at.fake[: len(at.real)], at.real_labels, at.interpolation)
         raise NotImplementedError(f"training.reg_type: {reg_type} has no penalty in {type(self).__name__}")
 
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:

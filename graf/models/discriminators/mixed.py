@@ -5,6 +5,7 @@ import dataclasses
 from graf.camera import Labels
 from graf.config import Config
 from graf.models.discriminators.convolutional import ConditionedDiscriminator, Discriminator, Scores
+from graf.models.discriminators.penalties import Penalised
 from graf.models.discriminators.projected import ProjectedDiscriminator
 
 from torch import Tensor, nn
@@ -20,20 +21,10 @@ class MixedDiscriminator(ConditionedDiscriminator):
         self.graf = Discriminator(config, n_classes, n_elevations)
         self.projected = ProjectedDiscriminator(config, n_classes)
 
-    def gradient_penalty(
-        self,
-        reg_type: str,
-        real: Tensor,
-        fake: Tensor,
-        real_labels: Labels,
-        fake_labels: Labels,
-        interpolation: Tensor,
-        judged: tuple[Tensor, ...],
-    ) -> Tensor:
+    def gradient_penalty(self, reg_type: str, at: Penalised) -> Tensor:
         """The sum of both penalties; that of `graf` alone in low-resolution steps."""
-        critics = (self.graf,) if self.graf.is_low_res(real) else (self.graf, self.projected)
-        given = reg_type, real, fake, real_labels, fake_labels, interpolation, judged
-        return sum(critic.gradient_penalty(*given) for critic in critics)
+        critics = (self.graf,) if self.graf.is_low_res(at.real) else (self.graf, self.projected)
+        return sum(critic.gradient_penalty(reg_type, at) for critic in critics)
 
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
         """The critic that the weights are for; this network itself for those of a mixed discriminator."""

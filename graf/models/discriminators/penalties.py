@@ -1,10 +1,24 @@
 """Penalties on a discriminator's gradient with respect to the images that it judges."""
 
+from typing import NamedTuple
+
 from graf.camera import Labels
 from graf.models.discriminators.penalised_conv import gradients_by_images_alone
 
 import torch
 from torch import Tensor, nn
+
+
+class Penalised(NamedTuple):
+    """What a gradient penalty may be at: real images (B, C, K, K) and fakes (n B, C, K, K) with their labels, the interpolation
+    (B, 1, 1, 1) in [0, 1) between both, and what heads judged of the real images (`Scores.judged`)."""
+
+    real: Tensor
+    fake: Tensor
+    real_labels: Labels
+    fake_labels: Labels
+    interpolation: Tensor
+    judged: tuple[Tensor, ...]
 
 
 def r1_penalty(discriminator: nn.Module, images: Tensor, labels: Labels | None) -> Tensor:

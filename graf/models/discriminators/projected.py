@@ -16,6 +16,7 @@ from graf.models.discriminators.convolutional import (
     SpectralConv,
 )
 from graf.models.discriminators.penalised_conv import gradients_by_images_alone, product_dtype
+from graf.models.discriminators.penalties import Penalised
 from graf.models.perception import (
     EFFICIENTNET,
     EFFICIENTNET_1,
@@ -106,23 +107,14 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         features = self.features(images)
         return Scores(torch.cat(self.logits(features, labels), dim=1).float(), judged=tuple(features))
 
-    def gradient_penalty(
-        self,
-        reg_type: str,
-        real: Tensor,
-        fake: Tensor,
-        real_labels: Labels,
-        fake_labels: Labels,
-        interpolation: Tensor,
-        judged: tuple[Tensor, ...],
-    ) -> Tensor:
+    def gradient_penalty(self, reg_type: str, at: Penalised) -> Tensor:
         """R1 at the features of real images that were judged: the mean over images of the heads' summed |grad|^2, each of its
-        mean logit with respect to its features; times PENALTY_WEIGHT. The other arguments are not used.
+        mean logit with respect to its features; times PENALTY_WEIGHT. reg_type is not used.
 
         A penalty at the images would need a double backward pass through the frozen network.
         """
-        features = [x.detach().float().requires_grad_() for x in judged]
-        means = [logits.mean(1).sum() for logits in self.logits(features, real_labels)]
+        features = [x.detach().float().requires_grad_() for x in at.judged]
+        means = [logits.mean(1).sum() for logits in self.logits(features, at.real_labels)]
         with gradients_by_images_alone():
             gradients = torch.autograd.grad(sum(means), features, create_graph=True)
         return PENALTY_WEIGHT * sum(g.square().sum(dim=(1, 2, 3)).mean() for g in gradients)

@@ -1,7 +1,7 @@
 """Gradient penalties of discriminators whose gradient is known."""
 
 from graf.models.discriminators.convolutional import Scores
-from graf.models.discriminators.penalties import r1_penalty, wgan_gp_penalty
+from graf.models.discriminators.penalties import Penalised, r1_penalty, wgan_gp_penalty
 from graf.models.discriminators.projected import PENALTY_WEIGHT, ProjectedDiscriminator
 
 import pytest
@@ -70,7 +70,7 @@ def test_the_penalty_at_features_is_the_sum_of_the_heads_squared_norms_whatever_
     heads, images = LinearHeads(torch.full((1, 2, 2), 3.0), torch.full((1, 2, 2), 0.5)), torch.rand(n, 1, 2, 2)
     images.requires_grad_()
     judged = 10 * images, 20 * images.bfloat16()  # which the penalty does not look behind
-    penalty = heads.gradient_penalty("r1", images, images, None, None, None, judged)
+    penalty = heads.gradient_penalty("r1", Penalised(images, images, None, None, None, judged))
     assert penalty.dtype == torch.float32
     assert penalty.item() == pytest.approx(PENALTY_WEIGHT * (4 * 9 + 4 * 0.25))
     penalty.backward()
