@@ -69,9 +69,8 @@ def position_on_sphere(u: Tensor, v: Tensor) -> Tensor:
     azimuth = 2 * math.pi * u
     cos_polar = 1 - 2 * v
     square = 1 - cos_polar**2
-    sin_polar = torch.where(
-        square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0
-    )  # whose gradient at a pole is 0, not infinite
+    root = square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+    sin_polar = torch.where(square > 0, root, 0)  # whose gradient at a pole is 0, not infinite
     return torch.stack([sin_polar * azimuth.cos(), sin_polar * azimuth.sin(), cos_polar], dim=-1)
 
 

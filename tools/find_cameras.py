@@ -94,9 +94,8 @@ def main() -> int:
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
-    settings |= {"photographs": identity(dataset)}
-    settings |= {"config": deciding_keys(config), "estimator": deciding_keys(pose)}
-    claim_folder(args.out, settings, functools.partial(completed, older={dataset.fingerprint: identity(dataset)}))
+    settings |= {"photographs": identity(dataset), "config": deciding_keys(config), "estimator": deciding_keys(pose)}
+    claim_folder(args.out, settings, functools.partial(completed, older={dataset.fingerprint: settings["photographs"]}))
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)

@@ -71,7 +71,7 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     for message in advice_on_steps(config) + too_few_steps(config, ours, len(dataset), dataset.posed):
         log.warning("%s", message)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
-    if told := little_memory(config, state.sizes, device, processes.world_size):
+    if device.type != "cuda" and (told := little_memory(state.estimate())):
         log.warning("%s", told)
     load_weights(state, checkpoint, args.partial)
     if config.training.fid_every and state.step < config.training.max_steps:  # what is missing is told now, not after hours

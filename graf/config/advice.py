@@ -102,10 +102,10 @@ def advice_on_steps(config: Config) -> list[str]:
     max_steps = config.training.max_steps
     if config.unrefined_steps and config.first_unrefined < max(1, config.short_steps):
         usual = dataclasses.replace(config, ccsr=dataclasses.replace(config.ccsr, unrefined_steps="auto")).unrefined_steps
-        begins = f"begin before the {config.short_steps:,} steps without a discriminator or of low resolution are over"
-        begins = begins if config.short_steps else "are all steps of the run"
+        early = f"begin before the {config.short_steps:,} steps without a discriminator or of low resolution are over"
+        problem = early if config.short_steps else "are all steps of the run"
         return [
-            f"ccsr.unrefined_steps: {config.unrefined_steps} {begins}, so that CCSR learns little; set "
+            f"ccsr.unrefined_steps: {config.unrefined_steps} {problem}, so that CCSR learns little; set "
             f"ccsr.unrefined_steps={usual}"
         ]
     n_whole = max(0, max_steps - config.short_steps)

@@ -62,7 +62,7 @@ def config_of_ours(path: str | Path | None) -> Config:
         raw = read_yaml(file)
         if is_graf_format(raw):
             return graf_config()
-        if flat(raw).keys() >= flat(config_to_dict(Config())).keys():  # a run's own, which says what it was begun with
+        if flat(raw).keys() >= dict(leaves(Config)).keys():  # a run's own, which says what it was begun with
             return load_config(file)
         file = _parent(raw["inherit_from"], file) if "inherit_from" in raw else None
     return load_config(file)

@@ -159,9 +159,12 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     for path, home in zip(paths, homes, strict=True):
         item, file = found.get(path.resolve()), camera_files(home, folders[home].cameras)[-1]
         has_camera = item is not None and item.pose_c2w is not None
-        about = {path.resolve()} if item is None and items or has_camera else {path.resolve(), file.resolve()}
+        about = {path.resolve()}
+        if not has_camera and (item is not None or not items):  # the whole file is at fault
+            about.add(file.resolve())
         own = [fault for fault in faults if Path(fault.where).resolve() in about]
-        own += depth_faults([item], str(file), data) if has_camera else []  # else those of other images, too
+        if has_camera:  # those of the file are of other images' cameras, too
+            own += depth_faults([item], str(file), data)
         known_faults = [f"{fault.where}: {fault.problem}" for fault in own]
         if known_faults or not has_camera:
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"

@@ -71,13 +71,15 @@ def process_bytes(held_bytes: int) -> int:
     return math.ceil((loaded + FIRST_STEP_BYTES) / GRAIN) * GRAIN
 
 
-PROCESS_BYTES = {"cpu": process_bytes(psutil.Process().memory_info().rss), "cuda": 500 * MB}  # of CUDA, a GPU's context
-PROCESS_BYTES["mps"] = PROCESS_BYTES["cpu"]  # which share their memory
+PROCESS_BYTES = {"cuda": 500 * MB}  # by the kind of device: of CUDA, a GPU's context
 
 
 def measure_process() -> None:
     """Take what this process holds now for what it holds without tensors: call it once all libraries are loaded."""
-    PROCESS_BYTES["cpu"] = PROCESS_BYTES["mps"] = process_bytes(psutil.Process().memory_info().rss)
+    PROCESS_BYTES["cpu"] = PROCESS_BYTES["mps"] = process_bytes(psutil.Process().memory_info().rss)  # they share their memory
+
+
+measure_process()  # for what plans before
 
 
 @dataclasses.dataclass(frozen=True)

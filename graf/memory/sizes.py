@@ -5,7 +5,7 @@ import math
 
 from graf.config import Config, MemoryConfig
 from graf.memory.budget import budget_bytes
-from graf.memory.planner import PROCESS_BYTES, estimate_step, smallest_edits
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.pieces import SMALLEST_CHUNK
 from graf.runtime.limits import GB, local_processes, memory_available
 from graf.runtime.out_of_memory import OutOfMemory
@@ -156,11 +156,9 @@ def edits_that_fit(config: Config, sizes: StepSizes, budget_bytes: int, device_t
     return (*edits, "training.accumulation_steps=1") if names_images and config.training.accumulation_steps > 1 else edits
 
 
-def little_memory(config: Config, sizes: StepSizes, device: torch.device, n_processes: int = 1) -> str | None:
-    """What to tell where a step in these sizes takes more of the host's memory, by the plan, than is free; None elsewhere."""
-    if device.type == "cuda":
-        return None
-    needed = estimate_step(with_sizes(config, sizes), device.type, n_processes=n_processes).total_bytes
+def little_memory(estimate: Estimate) -> str | None:
+    """What to tell where a step takes more of the host's memory, by this estimate, than is free; None elsewhere."""
+    needed = estimate.total_bytes
     free = memory_available() // local_processes() + psutil.Process().memory_info().rss
     if needed <= free:
         return None

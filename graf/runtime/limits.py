@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 MB, GB = 2**20, 2**30  # as GPUs, containers and ulimit count them
-CODE_BYTES = 64 * MB
-_resident_limit = 0  # 0 for none
+CODE_BYTES = 64 * MB  # that oneDNN's code takes, at most, before a limit is renewed
+_resident_limit = 0  # bytes, 0 for none
 
 # by the version of control groups: limit, use, and the part of the use that is file cache which the kernel drops on demand
 MEMORY_FILES = {

@@ -13,8 +13,6 @@ SIGNS = (
     *("cublas_status_not_initialized", "cudnn_status_not_initialized", "cusolverdncreate"),
     "unable to find an engine to execute",  # none of cuDNN's has room for what it needs
 )
-
-
 NO_ROOM_FOR_CODE = "could not create a primitive"  # all that oneDNN says then; of unsupported shapes it says more
 
 

@@ -21,7 +21,7 @@ from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
-from graf.memory.planner import estimate_step
+from graf.memory.planner import Estimate, estimate_step
 from graf.memory.sizes import StepSizes, planning_budget, smallest_of_all, starting_sizes, with_sizes
 from graf.models.fields.fusing import why_not_fused
 from graf.models.generator import Generator, weights_hash
@@ -301,10 +301,14 @@ class TrainState(RunState):
         held = (2 if self.graphs else 1) * self._planned_bytes()
         return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * held) // 2)
 
+    def estimate(self) -> Estimate:
+        """The planner's estimate of a step of this process in its sizes."""
+        config, world_size = with_sizes(self.config, self.sizes), self.processes.world_size
+        return estimate_step(config, self.device.type, self.n_classes, self.n_elevations, world_size)
+
     def _planned_bytes(self) -> int:
         """The bytes that a step holds on a GPU beside its context, by the planner."""
-        config, world_size = with_sizes(self.config, self.sizes), self.processes.world_size
-        estimate = estimate_step(config, "cuda", self.n_classes, self.n_elevations, world_size)
+        estimate = self.estimate()
         return estimate.total_bytes - estimate.process_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:

@@ -122,11 +122,11 @@ def test_a_step_that_takes_more_than_is_free_is_told(monkeypatch, free_gb, told)
         "graf.memory.sizes.psutil.Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=GB // 4))
     )
     config = load_config()
-    message = little_memory(config, starting_sizes(config, "cpu", budget_bytes=0), torch.device("cpu"))
+    message = little_memory(estimate_step(config, "cpu"))
     assert bool(message) == told
     assert not told or "0.3 GB are free" in message and "memory.budget_gb=0.2" in message
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # of which each has a part of what is free, and a part of the budget
-    message = little_memory(config, starting_sizes(config, "cpu", budget_bytes=0), torch.device("cpu"))
+    message = little_memory(estimate_step(config, "cpu"))
     assert not told or "memory.budget_gb=0.5" in message
 
 

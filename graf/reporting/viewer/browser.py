@@ -179,9 +179,12 @@ class Browser:
             self._jobs.popleft()
         except Exception as error:
             self._jobs.popleft()
-            if not isinstance(error, (GrafError, OSError)) and not is_out_of_memory(error):
+            if is_out_of_memory(error):
+                self._notify("Not done", f"out of memory ({first_line(error)})")
+            elif isinstance(error, (GrafError, OSError)):
+                self._notify("Not done", str(error))
+            else:
                 raise
-            self._notify("Not done", f"out of memory ({first_line(error)})" if is_out_of_memory(error) else str(error))
         return True
 
     def _reload(self) -> None:
