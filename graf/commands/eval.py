@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graf.camera import rotation_poses, view_azimuths
@@ -87,7 +87,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     step = checkpoint_step(content)
     run_dir = run_folder_of(checkpoint, config)
-    out = args.out or run_dir / "eval" / f"step_{step:08d}" / ("found" if args.latents else "")
+    out = args.out or own_results(run_dir, step, args.latents)
     log.info("%s, step %d", checkpoint, step)
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
@@ -95,6 +95,11 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     results = ResultFile(out, checkpoint, sha256, step, averaged, generator.config)
     Evaluation(args, generator, step, run_dir, out, results, data_fingerprint(content)).run(jobs)
     return 0
+
+
+def own_results(run_dir: Path, step: int, latents: Sequence[Path] | None) -> Path:
+    """The folder of results without --out: of a step, and in it one of found objects, those of --latents."""
+    return run_dir / "eval" / f"step_{step:08d}" / ("found" if latents else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +135,11 @@ class Evaluation:
                 job.check(self)
         if any(job.needs_dataset for job in jobs):
             _ = self.dataset  # last, as it takes longest
+        own = self.run_dir, own_results(self.run_dir, self.step, self.flags.latents)
+        may_hold_others = self.flags.out and self.out.resolve() not in [folder.resolve() for folder in own]
         files, no_surface = [], None
         for job in jobs:
-            if self.flags.out and job.files and self.out.resolve() != self.run_dir.resolve():
+            if job.files and may_hold_others:
                 set_others_aside(self.out, job.name, job.files)
             try:
                 files += job.run(self)

@@ -240,20 +240,18 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
     wanted = dict(leaves(schema)).get(OLDER_NAMES.get(name.strip(), name.strip()))
     takes_text = wanted and (wanted.type is str or (wanted.type == tuple[str, ...] and value.strip()))
-    try:
-        parsed = yaml.load(value, _PlainLoader)
-        if takes_text and _is_bare(value):  # 2024 may be a name, and so may "run #2"
-            parsed = value.strip()
+    if any(unicodedata.category(c) == "Cs" for c in value):  # of a command line that is not UTF-8
+        raise ConfigError(f"--set {text}: expected {NAME_IN_UTF_8}, found {shown(value)}")
+    try:  # 2024 may be a name, and so may "run #2" and "*/cars"
+        parsed = value.strip() if takes_text and _is_bare(value) else yaml.load(value, _PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
-        other = any(unicodedata.category(c) == "Cs" for c in value)  # of a command line that is not UTF-8
-        fault = f"expected {NAME_IN_UTF_8}, found {shown(value)}" if other else "the value is not valid YAML"
-        raise ConfigError(f"--set {text}: {fault}") from None
+        raise ConfigError(f"--set {text}: the value is not valid YAML") from None
     return translate_names(nested(name.strip(), parsed), f"--set {text}")
 
 
 def _is_bare(value: str) -> bool:
-    """Whether a value is neither quoted nor a list."""
-    return not value.strip().startswith(("'", '"', "["))
+    """Whether a value is neither quoted nor a list, nor has a YAML tag."""
+    return not value.strip().startswith(("'", '"', "[", "!"))
 
 
 def quoted(text: str) -> str:

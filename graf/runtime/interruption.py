@@ -1,6 +1,8 @@
 """Ends a run by signals and time limits after the current step, so that a checkpoint can be written."""
 
+import contextlib
 import math
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -57,7 +59,15 @@ class Interruption:
             if self._received:
                 raise KeyboardInterrupt
             self._received = True
+            if self.signal is None and os.environ.get("RANK", "0") == "0":
+                _tell(f"{signal.Signals(number).name}: ends when what runs now is done; a second signal ends it at once")
         self.signal = self.signal or number
+
+
+def _tell(text: str) -> None:
+    """Write a line to stderr past Python's buffers, in the middle of whose use a signal may come."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{text}\n".encode())
 
 
 def heard_signals() -> list[int]:

@@ -320,6 +320,17 @@ def test_files_of_others_in_a_folder_that_was_named_are_set_aside(asked, caplog,
     assert not caplog.messages and all(file.read_text() == "made" for file in renamed)
 
 
+def test_naming_the_folder_that_results_go_to_anyway_renames_nothing(asked, caplog):
+    run_dir = asked().run_dir
+    own = run_dir / "eval" / f"step_{asked().step:08d}"
+    evaluation = dataclasses.replace(asked(out=own), out=own)
+    sweep = evaluation.out / "sweep.png"
+    sweep.parent.mkdir(parents=True, exist_ok=True)
+    sweep.write_text("of the last evaluation")
+    evaluation.run([job("sweep", lambda _: [])])
+    assert sweep.read_text() == "of the last evaluation" and not caplog.messages
+
+
 @pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
 def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(evaluation, monkeypatch, smoke, empty_cache, times):
     cleaned = []

@@ -653,6 +653,7 @@ def test_an_override_of_text_is_taken_as_it_is_unless_it_is_quoted():
     assert load_config(None, ["expname='run' # the second"]).expname == "run"
     assert load_config(None, ["data.datadir=my photos #1"]).data.datadir == ("my photos #1",)
     assert load_config(None, ["data.datadir=2024"]).data.datadir == ("2024",)
+    assert load_config(None, ["data.datadir=*/cars"]).data.datadir == ("*/cars",)  # in YAML an alias
     assert load_config(None, ["data.datadir=[a, b]"]).data.datadir == ("a", "b")
     assert "data.datadir" in refusal("data.datadir=")
 

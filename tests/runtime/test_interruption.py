@@ -41,6 +41,23 @@ def test_a_signal_only_asks_and_the_handlers_are_given_back(name, status, heard_
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+def test_the_first_signal_is_answered_at_once_but_by_a_terminal_that_is_still_there(capfd, heard_hang_up):
+    for number, said in (
+        (signal.SIGTERM, "\nSIGTERM: ends when what runs now is done; a second signal ends it at once\n"),
+        (signal.SIGHUP, ""),
+    ):
+        with Interruption():
+            os.kill(os.getpid(), number)
+            assert capfd.readouterr().err == said
+
+
+def test_one_of_several_processes_answers(capfd, monkeypatch, restored_handlers):
+    monkeypatch.setenv("RANK", "1")
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert interruption.requested and not capfd.readouterr().err
+
+
 @pytest.mark.parametrize("second", [name for name, _ in STATUSES])
 def test_a_second_signal_ends_at_once_and_harms_no_file(tmp_path, second):
     path = tmp_path / "model.pt"
