@@ -36,6 +36,7 @@ SILHOUETTES, SILHOUETTE_SIDE = 8, 32  # cameras, and rays a side of each, by whi
 FEW_CELLS, FEW_FACES = 8, 200  # of a surface that is hardly an object's: nowhere as many cells wide, or of fewer faces
 SPECK = 1e-3  # of the largest piece's volume: smaller pieces are left out
 SUFFIXES = (".ply", ".obj", ".glb")
+COLOURS = "_COLOR_0"  # of vertices, to trimesh an attribute that it does not know
 Z_TO_Y_UP = trimesh.transformations.rotation_matrix(-math.pi / 2, [1, 0, 0])  # of a glTF file
 
 log = logging.getLogger("graf")
@@ -89,11 +90,10 @@ def extract_mesh(
 
 
 def styles_of(generator: Generator, latents: Tensor, class_index: Tensor | None) -> tuple[Any, ...]:
-    """The fields' styles for latents (1, Z) of class_index (1,)."""
-    latents = latents[:, : generator.config.z_dist.dim].to(generator.background.device)
-    if class_index is not None:
-        latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
-    return generator.styles(latents)
+    """The fields' styles for latents (1, Z) of class_index (1,), by default the first class, as in `Generator.render`."""
+    device = generator.background.device
+    classes = torch.zeros(1, dtype=torch.long) if class_index is None else class_index
+    return generator.styles(generator.condition(latents.to(device), Labels(None, classes.to(device), classes)))
 
 
 def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | None = None) -> list[Path]:
@@ -223,21 +223,26 @@ def surface_colours(generator: Generator, styles: tuple[Any, ...], points: Tenso
 
 
 def _for_gltf(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
-    """A copy with y up and with linear colours of vertices."""
+    """A copy with y up and with linear colours of vertices. These are an attribute, for trimesh would round colours to 8 bits,
+    which are too few for dark ones in linear light: greys of 7 to 17 of 255 would be one."""
     mesh = mesh.copy()
     mesh.apply_transform(Z_TO_Y_UP)
     if isinstance(mesh.visual, trimesh.visual.TextureVisuals):
         return mesh
     srgb = mesh.visual.vertex_colors[:, :3] / 255
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)  # IEC 61966-2-1
-    mesh.visual.vertex_colors = (255 * linear).round().astype(np.uint8)
+    mesh.visual = trimesh.visual.ColorVisuals()
+    mesh.vertex_attributes[COLOURS] = linear.astype(np.float32)
     return mesh
 
 
 def _unlit(tree: dict) -> None:
-    """Mark a glTF tree's material as unlit, because the field's colours already contain the light."""
+    """Mark a glTF tree's material as unlit, because the field's colours already contain the light; name COLOURS as it does."""
     tree["extensionsUsed"] = ["KHR_materials_unlit"]
     tree.setdefault("materials", [{"pbrMetallicRoughness": {"metallicFactor": 0}}])
     tree["materials"][0]["extensions"] = {"KHR_materials_unlit": {}}
     for part in tree["meshes"]:
-        part["primitives"][0]["material"] = 0
+        primitive = part["primitives"][0]
+        primitive["material"] = 0
+        if COLOURS in primitive["attributes"]:
+            primitive["attributes"]["COLOR_0"] = primitive["attributes"].pop(COLOURS)

@@ -48,6 +48,7 @@ def splats_of_surface(mesh: trimesh.Trimesh) -> Splats:
     """A disc per vertex of a coloured mesh, as wide as its neighbours are far, across the vertex's normal."""
     means = torch.tensor(mesh.vertices, dtype=torch.float32)
     normals = F.normalize(torch.tensor(mesh.vertex_normals, dtype=torch.float32), dim=-1)
+    normals[normals.norm(dim=-1) < 0.5] = torch.tensor([0.0, 0.0, 1.0])  # of faces without an area
     aside = F.one_hot(normals.abs().argmin(dim=-1), 3).to(normals)  # the world axis that is furthest from the normal
     first = F.normalize(torch.linalg.cross(normals, aside, dim=-1), dim=-1)
     axes = torch.stack([first, torch.linalg.cross(normals, first, dim=-1), normals], dim=-1)

@@ -75,14 +75,15 @@ def augmented(images: Tensor, places: Tensor) -> Tensor:
     return images * ~(row[:, None, :, None] & column[:, None, None])
 
 
-def faded_sigma(config: DiscriminatorConfig, step: int) -> float:
-    """The standard deviation, in pixels, by which images are blurred at a step: it falls from discriminator.blur_sigma to 0 at
-    blur_steps; 0 where it would be too narrow to blur anything.
+def faded_sigma(config: DiscriminatorConfig, step: int, stride: int = 1) -> float:
+    """The standard deviation, in pixels of a patch, by which images are blurred at a step: it falls from
+    discriminator.blur_sigma to 0 at blur_steps; 0 where it would be too narrow to blur anything. stride: the pixels of a whole
+    patch's side for each of one of low resolution, which is blurred by as much of the image.
 
     A discriminator that sees sharp images from the start judges by edges before there is a shape to have them; Karras et al.
     (Alias-Free Generative Adversarial Networks, 2021) blur early on too.
     """
-    sigma = config.blur_sigma * (1 - step / config.blur_steps) if step < config.blur_steps else 0.0
+    sigma = config.blur_sigma / stride * (1 - step / config.blur_steps) if step < config.blur_steps else 0.0
     return sigma if sigma >= NARROWEST_BLUR else 0.0
 
 

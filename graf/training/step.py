@@ -15,7 +15,7 @@ from graf.models.discriminators.penalties import Penalised
 from graf.models.encoder import divergence
 from graf.models.generator import Generator, Rendering
 from graf.rays import cut_patch
-from graf.training.inputs import Batch, Inputs, sample_step
+from graf.training.inputs import Batch, Inputs, low_res_stride, sample_step
 from graf.training.learn import Objective, Stats, learn, whole_step
 from graf.training.losses import (
     GAN_LOSSES,
@@ -51,8 +51,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    blur = faded_sigma(state.config.discriminator, state.step - state.config.encoder.first_steps)
-    stats = learn(state, state.d, batch, discriminator_objective, (blur, state.penalty_weight))
+    stats = learn(state, state.d, batch, discriminator_objective, (_blur(state), state.penalty_weight))
     state.discriminator.update_spectral_norms()
     deviations = {f"{name}_std": colour_deviation(stats.pop(f"{name}_moments")) for name in ("sample", "real")}
     return stats | (deviations if len(batch) * state.processes.world_size > 1 else {})  # one image has no deviation
@@ -61,10 +60,14 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator. Returns and raises as `learn`."""
     config = state.config
-    blur = faded_sigma(config.discriminator, state.step - config.encoder.first_steps)
     ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
-        return _generator_learns(state, batch, generator_objective, (blur, ccsr_weight))
+        return _generator_learns(state, batch, generator_objective, (_blur(state), ccsr_weight))
+
+
+def _blur(state: TrainState) -> float:
+    config = state.config
+    return faded_sigma(config.discriminator, state.step - config.encoder.first_steps, low_res_stride(config, state.step))
 
 
 def encoder_step(state: TrainState, batch: Batch) -> Stats:

@@ -152,6 +152,14 @@ def test_the_field_is_not_given_the_latents_of_a_background(smoke):
         torch.testing.assert_close(found, expected)
 
 
+def test_an_object_without_a_class_is_of_the_first_as_in_pictures(smoke):
+    generator = Generator(smoke(), 3)
+    latents = generator.sample_latents(1, torch.Generator().manual_seed(0))
+    unnamed, first, second = (styles_of(generator, latents, each)[0] for each in (None, torch.tensor([0]), torch.tensor([1])))
+    torch.testing.assert_close(unnamed, first)
+    assert any(not torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
 def test_colours_are_those_of_the_skin(show):
     """Opaque within 1 / 1000: the red core does not show."""
 
@@ -305,11 +313,11 @@ def test_glb_is_y_up_linear_and_unlit(tmp_path, tetrahedron):
     assert np.allclose(read.vertices[3], [0, 3, 0], atol=1e-6)  # the top
     assert np.allclose(read.vertices[2], [0, 0, -2], atol=1e-6)  # what lay behind, seen from the front, with x to the right
     assert read.volume == pytest.approx(1.0)
-    assert read.visual.vertex_attributes["color"].tolist() == [
-        [255, 0, 0, 255],
-        [0, 255, 0, 255],
-        [0, 0, 255, 255],
-        [55, 55, 55, 255],
+    assert (255 * read.visual.vertex_attributes["color"]).round().tolist() == [
+        [255, 0, 0],
+        [0, 255, 0],
+        [0, 0, 255],
+        [55, 55, 55],
     ]
     assert b'"KHR_materials_unlit":{}' in file.read_bytes().replace(b" ", b"")
     assert np.allclose(tetrahedron.vertices[3], [0, 0, 3])  # and the mesh itself is left as it was

@@ -112,7 +112,21 @@ def test_glb_has_y_up_the_same_units_and_vertex_colours_of_an_unlit_material(fil
     assert tree["materials"][0]["extensions"] == {"KHR_materials_unlit": {}}
     assert "images" not in tree
     above = read.vertices[:, 1] > CENTRE[2] + CELL
-    assert (read.visual.vertex_attributes["color"][above] == [255, 0, 0, 255]).all()
+    assert (read.visual.vertex_attributes["color"][above] == [1, 0, 0]).all()
+
+
+def test_dark_colours_of_a_glb_stay_apart_in_linear_light(tmp_path):
+    grey = np.arange(40, dtype=np.uint8)
+    mesh = trimesh.Trimesh(
+        np.random.default_rng(0).normal(size=(40, 3)),
+        np.arange(39).reshape(13, 3),
+        vertex_colors=grey[:, None].repeat(3, 1),
+        process=False,
+    )
+    (read,) = trimesh.load(write_mesh(mesh, tmp_path / "object_00")[2], process=False).geometry.values()
+    linear = read.visual.vertex_attributes["color"]
+    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    assert (255 * srgb).round().tolist() == grey[:, None].repeat(3, 1).tolist()
 
 
 def test_a_textured_glb_has_its_picture_inside_and_no_vertex_colours(painted):

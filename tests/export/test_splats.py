@@ -46,6 +46,14 @@ def test_pixels_of_boxes_are_those_within_them_and_within_the_picture():
     assert list(zip(owner.tolist(), map(tuple, pixel.tolist()), strict=True)) == [(0, (1, 1)), (0, (2, 1)), (1, (0, 3))]
 
 
+def test_a_vertex_without_a_normal_has_a_splat_of_three_axes(tmp_path):
+    flat = trimesh.Trimesh([[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 1, 2]], vertex_colors=[[9, 9, 9]] * 3, process=False)
+    assert not flat.vertex_normals.any()
+    of_flat = splats_of_surface(flat)
+    torch.testing.assert_close(of_flat.axes @ of_flat.axes.mT, torch.eye(3).expand(3, 3, 3))
+    write_splats(tmp_path / "flat.ply", of_flat)
+
+
 def test_the_centre_of_a_pixel_is_the_centre_of_its_block():
     """Pixel 1 of 4 is drawn as pixels 4 to 7."""
     assert supersampled(torch.tensor(1.0), 4) == pytest.approx((4 + 7) / 2)

@@ -158,6 +158,8 @@ def test_the_blur_fades_to_nothing():
     assert spread[0] < 0.3 * images.std()
     assert [faded_sigma(config, step) for step in (95, 100, 10_000)] == [0, 0, 0]
     assert faded_sigma(DiscriminatorConfig(blur_sigma=2.0, blur_steps=0), 0) == 0
+    assert faded_sigma(config, 40, stride=2) == pytest.approx(faded_sigma(config, 40) / 2)
+    assert faded_sigma(config, 85, stride=2) == 0 < faded_sigma(config, 85)  # 0.15 and 0.3 pixels
     assert blurred(images, 0.0) is images
 
 

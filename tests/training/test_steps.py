@@ -666,6 +666,19 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
     assert all(torch.isfinite(value).all() for value in state.discriminator.state_dict().values())
 
 
+def test_the_blur_is_as_wide_in_the_image_at_a_low_resolution(smoke, photographs, labels, monkeypatch):
+    overrides = "discriminator.low_res_steps=1", "discriminator.blur_steps=1000000", "discriminator.blur_sigma=1.5"
+    state, given = TrainState(smoke(*overrides), torch.device("cpu"), 2, 3), []
+    blurred = losses.blurred
+    monkeypatch.setattr(losses, "blurred", lambda images, sigma: given.append(sigma) or blurred(images, sigma))
+    for sigma in (0.75, 1.5):
+        discriminator_step(state, photographs, labels, labels)
+        generator_step(state, labels)
+        assert given == pytest.approx([sigma] * len(given)) and len(given) >= 3
+        given.clear()
+        state.advance()
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
