@@ -6,10 +6,11 @@ import math
 import os
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from graf.config.name_pattern import NAMED_BY_RANK
+from graf.config.strict import one_line
 from graf.photographs.cropping import Box, Extent, around, centre_square, cropped, extent, unevenly
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
@@ -68,7 +69,8 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
     part = cropped(image, box, options.largest)
     if how not in ("kept", "none"):
         part = without_fringe(part)
-    _write(file, part, {"of": _content(source), "how": how, "side": side, "cut_off": cut_off})
+    note = {"of": _content(source), "at": _place(source, file), "how": how, "side": side, "cut_off": cut_off}
+    _write(file, part, note)
     return Made(source, file, how, side, cut_off)
 
 
@@ -126,6 +128,11 @@ def _frame(size: tuple[int, int], found: Extent | None, margin: float, labels: s
     return around(found, margin)
 
 
+def _place(source: Source, file: Path) -> str:
+    """The place of a PNG below the images' folder, which is as deep there as its photograph is below what the user named."""
+    return "/".join(file.parts[-len(PurePosixPath(source.place).parts) :])
+
+
 def _content(source: Source) -> list[str]:
     return [file_sha256(file) for file in (source.file, source.mask) if file]
 
@@ -143,7 +150,7 @@ def made_before(source: Source, file: Path) -> Made | None:
         return Made(source, file, CORRECTED if image.mode == "RGBA" else "none", min(image.size), cut_off=False)
     if not note or note.pop("of", None) != _content(source):
         return None
-    return Made(source, file, **note)
+    return Made(source, file, note["how"], note["side"], note["cut_off"])
 
 
 def _note(file: Path) -> dict:
@@ -156,7 +163,15 @@ def _note(file: Path) -> dict:
 
 
 def remove_stale(folder: Path, made: set[Path]) -> None:
-    """Remove PNGs that an interrupted run made of photographs that have changed or gone since."""
-    for file in folder.rglob("*.png"):
-        if file not in made and _note(file):
-            file.unlink()
+    """Remove PNGs that an earlier run made of photographs that have changed or gone since. Those that the user has moved or
+    copied to where they are stay, with a warning."""
+    others = {file: note for file in sorted(folder.rglob("*.png")) if file not in made and (note := _note(file))}
+    moved = [file for file, note in others.items() if note.get("at") != file.relative_to(folder).as_posix()]
+    for file in others.keys() - moved:
+        file.unlink()
+    if moved:
+        log.warning(
+            "%d pictures in %s are not where this tool wrote them, such as %s; they stay, and training takes them too: remove "
+            "copies that you do not want",
+            *(len(moved), folder, one_line(str(moved[0].relative_to(folder)))),
+        )

@@ -308,6 +308,20 @@ def test_a_picture_that_was_corrected_stays(photographs, tmp_path):
     assert "IMG_1.png is no picture that can be read; remove it to have it made anew" in reasons(tmp_path / "set")["IMG_1.png"]
 
 
+def test_pictures_that_were_moved_or_copied_stay(photographs, tmp_path):
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    images = tmp_path / "set" / "images"
+    (images / "red").mkdir()
+    (images / "IMG_0.png").rename(images / "red" / "IMG_0.png")
+    copy = images / "IMG_1_copy.png"
+    copy.write_bytes((images / "IMG_1.png").read_bytes())
+    (photographs / "IMG_2.png").unlink()
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "2 pictures in set/images are not where this tool wrote them, such as IMG_1_copy.png; they stay" in printed
+    assert {file.name for file in images.glob("*.png")} == {"IMG_0.png", "IMG_1.png", copy.name}
+    assert (images / "red" / "IMG_0.png").exists()
+
+
 def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
