@@ -94,8 +94,10 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
             box = unevenly(even, found, options.margin, rng)
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
-            side = round(each.side * (even[2] - even[0]) / image.width)
-            _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
+            note = json.loads(image.text[NOTE])
+            scale = note.get("across", each.side) / image.width  # pixels of the photograph per pixel of its PNG
+            side, across = round(scale * (even[2] - even[0])), scale * (box[2] - box[0])
+            _write(each.file, cropped(image, box, options.largest), note | {"side": side, "across": across})
         return each._replace(side=side)
 
     return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, all_extents, strict=True)), available_cores()))

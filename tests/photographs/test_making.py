@@ -41,3 +41,9 @@ def test_the_object_is_whole_in_its_frame(made):
         found = extent(Image.open(each.file))
         assert found.area == 1600 and not found.cut_off
         assert around(found, 0.1)[2] - around(found, 0.1)[0] == 48
+
+
+def test_noted_sides_do_not_drift_when_frames_are_made_again(made):
+    for margin in (0.3, 0.1) * 4:  # as if photographs of longer objects came and went
+        made = at_one_area(made, Options(margin=margin))
+    assert [each.side for each in made] == pytest.approx([48] * 4, abs=1)
