@@ -151,6 +151,13 @@ def test_names_that_are_cameras_keep_their_names_and_the_centre_square(tmp_path)
     assert "2 kept, 3 left out" in without
 
 
+def test_one_name_like_a_camera_among_others_leaves_none_out(photographs, tmp_path):
+    scene(4).save(photographs / "2024_05.png")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "4 kept, 0 left out" in printed and "1 of 4 names look like cameras, such as 2024_05.png" in printed
+    assert load_config(tmp_path / "set" / "config.yaml").data.labels == "none"
+
+
 def test_a_transforms_json_follows_its_photographs(tmp_path):
     folder = tmp_path / "photos"
     (folder / "train").mkdir(parents=True)

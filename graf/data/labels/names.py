@@ -10,6 +10,7 @@ from dataclasses import replace
 from graf.camera import elevation_of_v, poses_at, v_of_elevation
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
+from graf.config.strict import one_line
 from graf.data.folders import Fault, Folder, Item
 
 import torch
@@ -29,13 +30,26 @@ def read_names(folders: Sequence[Folder], data: DataConfig) -> list[dict[str, st
 
 
 def names_have_cameras(folders: Sequence[Folder], data: DataConfig) -> bool:
-    """Whether any name tells an angle; names such as 20240714_150107, none of which can be one, are timestamps."""
+    """Whether at least half of the names tell an angle; fewer are chance, and are told. Names such as 20240714_150107, none of
+    which can be one, are timestamps."""
     pattern = name_pattern(data.name_pattern)
     if pattern.azimuth == "index":
         return data.turntable_step_deg != 0
-    return pattern.azimuth is not None and any(
-        parts is not None and _is_azimuth(parts["azimuth_deg"], pattern) for parts in read_names(folders, data)
-    )
+    if pattern.azimuth is None:
+        return False
+    files = [file.name for folder in folders for file in folder.images]
+    told = [
+        name
+        for name, parts in zip(files, read_names(folders, data), strict=True)
+        if parts is not None and _is_azimuth(parts["azimuth_deg"], pattern)
+    ]
+    if 0 < 2 * len(told) < len(files):
+        log.warning(
+            "%d of %d names look like cameras, such as %s; most do not, so none is read as one. If these are cameras, put "
+            "their images into a folder of their own (or set data.labels: filename)",
+            *(len(told), len(files), one_line(told[0])),
+        )
+    return 2 * len(told) >= len(files) > 0
 
 
 def elevations_in(names: Sequence[dict[str, str] | None], pattern: NamePattern) -> list[float]:

@@ -78,6 +78,14 @@ def test_numbers_of_frames_are_not_taken_for_degrees_in_silence(tmp_path, caplog
     assert ("set data.name_pattern: <elevation>_<index> and data.turntable_step_deg: 6 " in caplog.text) == told
 
 
+def test_a_few_names_that_look_like_cameras_are_none(tmp_path, caplog):
+    assert not dataset(tmp_path, ["2024_05.png", *(f"IMG_a{i}.png" for i in range(2))]).posed
+    assert "1 of 3 names look like cameras, such as 2024_05.png; most do not, so none is read as one" in caplog.text
+    with pytest.raises(DataError, match=r"IMG_a0\.png: no label in the name"):
+        dataset(tmp_path, ["2024_05.png"], labels="filename", v="[0.5]")
+    assert dataset(tmp_path / "half", ["0_0000.png", "a.png"], v="[0.5]", on_bad_file="skip").posed
+
+
 def test_degrees_beyond_the_zenith_are_faults(tmp_path):
     with pytest.raises(DataError, match="<elevation_deg> is 110, outside -90 to 90 degrees"):
         dataset(tmp_path, ["110_0.png"], name_pattern="<elevation_deg>_<azimuth_deg>")
