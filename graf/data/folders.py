@@ -22,6 +22,11 @@ from graf.errors import DataError, GrafError
 from torch import Tensor
 
 TRANSFORMS, DATASET_JSON = "transforms.json", "dataset.json"
+SPLITS = (
+    "transforms_train.json",
+    "transforms_val.json",
+    "transforms_test.json",
+)  # NeRF-Blender's, read where there is no other
 CameraFile = Literal["transforms", "eg3d", "colmap"]
 COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0", "dense/sparse")
 PEEKED = 2**16  # characters
@@ -218,8 +223,10 @@ def camera_files(folder: Path, kind: CameraFile) -> list[Path]:
         models = [folder / name for name in COLMAP_FOLDERS]
         files = [(model / f"cameras{suffix}", model / f"images{suffix}") for model in models for suffix in (".bin", ".txt")]
         return list(next((pair for pair in files if all(file.is_file() for file in pair)), ()))
-    file = folder / (TRANSFORMS if kind == "transforms" else DATASET_JSON)
-    return [file] if file.exists() else []
+    files = [folder / (TRANSFORMS if kind == "transforms" else DATASET_JSON)]
+    if kind == "transforms" and not files[0].exists():
+        files = [folder / name for name in SPLITS]
+    return [file for file in files if file.exists()]
 
 
 def has_poses(dataset_json: Path) -> bool:

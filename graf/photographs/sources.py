@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from graf.data.folders import TRANSFORMS
-from graf.data.labels.transforms import image_file
+from graf.data.folders import SPLITS, TRANSFORMS, camera_files
+from graf.data.labels.transforms import image_file, with_shared
 from graf.data.masks import find_masks
 from graf.errors import DataError
 from graf.photographs.reading import READ, UNREAD
@@ -42,7 +42,7 @@ class Found:
     videos: list[Source] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     others: Counter[str] = field(default_factory=Counter)
-    cameras: list[Path] = field(default_factory=list)  # files that name cameras
+    cameras: list[Path] = field(default_factory=list)  # the transforms.json of each folder that has one, or its splits
 
 
 def find_sources(root: Path, masks: Path | None = None) -> Found:
@@ -82,13 +82,13 @@ def _sort(root: Path, folder: Path, names: list[str], found: Found) -> None:
     """Sort the files of one folder into `found`, masks among the photographs."""
     images = [name for name in names if _has(name, READ)]
     still_images = {Path(name).stem for name in images}
+    if cameras := {TRANSFORMS, *SPLITS}.intersection(names):
+        found.cameras.append(folder / TRANSFORMS)
     for name in names:
         place = (folder / name).relative_to(root).as_posix()
-        if name == TRANSFORMS:
-            found.cameras.append(folder / name)
-        elif name.startswith("."):
+        if name.startswith(".") or name in cameras:
             continue
-        elif _has(name, UNREAD):
+        if _has(name, UNREAD):
             found.left_out[place] = f"{Path(name).suffix.lower()[1:]} files are not read; export it as JPEG or PNG"
         elif _has(name, VIDEOS) and Path(name).stem in still_images:
             found.left_out[place] = "the moving part of a photograph of the same name (Live Photo)"
@@ -105,7 +105,16 @@ def _has(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def read_transforms(file: Path) -> dict:
-    """The content of a transforms.json. Raises DataError for a file that is none."""
+    """The content of a transforms.json; where there is none, of its splits together. Raises DataError for a file that is
+    none."""
+    contents = [_read_transforms(one) for one in camera_files(file.parent, "transforms")]
+    if len(contents) == 1:
+        return contents[0]
+    frames = [with_shared(content, frame) for content in reversed(contents) for frame in content["frames"]]
+    return {"frames": list({str(frame["file_path"]): frame for frame in frames}.values())}
+
+
+def _read_transforms(file: Path) -> dict:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         [frame["file_path"] for frame in content["frames"]]

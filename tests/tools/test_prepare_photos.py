@@ -185,6 +185,20 @@ def test_a_transforms_json_follows_its_photographs(tmp_path):
     assert not list((tmp_path / "third").rglob("*.png"))  # told before anything is made
 
 
+def test_the_splits_of_nerf_blender_become_one_transforms_json(tmp_path):
+    folder, pose = tmp_path / "photos", [[1, 0, 0, 0], [0, 0, -1, -3.6], [0, 1, 0, 0], [0, 0, 0, 1]]
+    for number, split in enumerate(("train", "val", "test")):
+        (folder / split).mkdir(parents=True)
+        cut(number).save(folder / split / "r_0.png")
+        frames = [{"file_path": f"./{split}/r_0", "transform_matrix": pose}]
+        (folder / f"transforms_{split}.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "3 kept, 0 left out" in printed and "passed over" not in printed
+    written = json.loads((tmp_path / "set" / "images" / "transforms.json").read_text())["frames"]
+    assert sorted(frame["file_path"] for frame in written) == ["test/r_0.png", "train/r_0.png", "val/r_0.png"]
+    assert {frame["camera_angle_x"] for frame in written} == {0.7}
+
+
 def test_masks_that_frames_name_cut_their_photographs_out_and_are_none(tmp_path):
     folder = tmp_path / "photos" / "my\u00a0mugs"  # with a space that no terminal shows
     (folder / "cut").mkdir(parents=True)

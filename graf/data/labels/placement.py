@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graf.config import DataConfig
-from graf.data.folders import TRANSFORMS, Fault, Item
+from graf.data.folders import SPLITS, TRANSFORMS, Fault, Item
 from graf.errors import DataError
 from graf.rays import depth_bounds
 
@@ -82,7 +82,7 @@ def depth_faults(items: list[Item], where: str, data: DataConfig, scaled: bool =
         "opencv": "with data.camera_axes: opencv it looks along its own z (for poses of NeRF-Blender set opengl)",
     }
     away = f"its camera in {Path(where).name} looks away from the origin, where the object is expected"
-    away += f"; {axes[data.camera_axes]}" if Path(where).name == TRANSFORMS else ""
+    away += f"; {axes[data.camera_axes]}" if Path(where).name in (TRANSFORMS, *SPLITS) else ""
     faults = [Fault(str(items[i].file), away, of_image=True) for i in (depth <= 0).nonzero()[:, 0].tolist()]
     near, far = depth_bounds(pose_c2w, data)
     outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from graf.config.strict import one_line, shown
 from graf.data.decoding import EXTENSIONS
-from graf.data.folders import TRANSFORMS, Fault, Item, is_within
+from graf.data.folders import Fault, Item, camera_files, is_within
 from graf.data.labels.intrinsics import Lens, distortions, lens
 
 import torch
@@ -29,8 +29,24 @@ log = logging.getLogger("graf")
 
 
 def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
-    """The images named in a folder's transforms.json with their cameras, and every fault of it."""
-    file = folder / TRANSFORMS
+    """The images named in a folder's transforms.json, or in those of its splits, with their cameras, and every fault of it.
+    What two splits name is taken from the first."""
+    items, faults = {}, []
+    for file in camera_files(folder, "transforms"):
+        found, wrong = _read_file(file, class_index)
+        items |= {item.file: item for item in found if item.file not in items}
+        faults += wrong
+    return list(items.values()), faults
+
+
+def with_shared(content: dict, frame: dict) -> dict:
+    """A frame with what its file says of all frames; its own focal length comes before the file's angle."""
+    shared = {key: value for key, value in content.items() if key != "frames"}
+    return {key: value for key, value in shared.items() if key != "camera_angle_x" or "fl_x" not in frame} | frame
+
+
+def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
+    folder = file.parent
     try:
         content = read_json(file)
     except ValueError as error:
@@ -53,16 +69,15 @@ def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fa
                 continue
         except ValueError as error:
             faults.append(Fault(where, str(error), of_image=True))
-        shared = {key: value for key, value in content.items() if key != "camera_angle_x" or "fl_x" not in frame}
-        intrinsics = {**shared, **frame}
+        intrinsics = with_shared(content, frame)
         try:
             pose_c2w = rigid_pose(frame.get("transform_matrix"))
         except ValueError as error:
-            faults.append(Fault(str(image or where), f"in {TRANSFORMS}: {error}", of_image=True))
+            faults.append(Fault(str(image or where), f"in {file.name}: {error}", of_image=True))
         try:
             found = lens(intrinsics)
         except ValueError as error:
-            faults.append(Fault(str(image or where), f"in {TRANSFORMS}: {error}", of_image=True))
+            faults.append(Fault(str(image or where), f"in {file.name}: {error}", of_image=True))
         ignored |= distortions(intrinsics)
         if image:
             name, mask, confidence = frame.get("object"), frame.get("mask_path"), frame.get("confidence")

@@ -286,6 +286,29 @@ def test_the_point_and_the_direction_that_cameras_share():
     torch.testing.assert_close(upward(arc), ELSEWHERE[:, 2], atol=1e-6, rtol=0)
 
 
+def put_splits(folder):
+    """A NeRF-Blender set of three images in two folders, and no transforms.json; the last is named in two splits."""
+    for split, rows in (("train", (0, 1)), ("val", (2,)), ("test", (2,))):
+        put(folder / ("val" if split == "test" else split), [NAMES[i] for i in rows])
+        poses = [torch.cat([POSES[i], torch.tensor([[0.0, 0, 0, 1]])]).tolist() for i in rows]
+        paths = [f"./{'val' if split == 'test' else split}/{Path(NAMES[i]).stem}" for i in rows]
+        frames = [{"file_path": path, "transform_matrix": pose} for path, pose in zip(paths, poses, strict=True)]
+        content = {"camera_angle_x": math.radians(32), "frames": frames}
+        (folder / f"transforms_{split}.json").write_text(json.dumps(content))
+
+
+def test_the_splits_of_nerf_blender_are_one_class_with_cameras(tmp_path):
+    put_splits(tmp_path)
+    views = build_dataset(config(tmp_path))
+    assert views.label_source == "transforms" and views.class_names == [tmp_path.name]
+    torch.testing.assert_close(views.labels.pose_c2w, POSES[:3])
+    (tmp_path / "transforms_train.json").write_text("{}")
+    with pytest.raises(DataError, match=r"transforms_train\.json: has no frames"):
+        build_dataset(config(tmp_path))
+    (tmp_path / "transforms.json").write_bytes((tmp_path / "transforms_val.json").read_bytes())
+    assert len(build_dataset(config(tmp_path))) == 1
+
+
 def test_a_frames_own_focal_length_comes_before_the_files_angle(tmp_path):
     put(tmp_path, ["a.png"])
     frame = {"file_path": "a.png", "transform_matrix": torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])]).tolist()}
