@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
-from graf.data.masks import find_masks
+from graf.data.masks import Masks, find_masks
 from graf.errors import DataError, GrafError
 
 from torch import Tensor
@@ -93,8 +93,20 @@ def find_folders(data: DataConfig) -> Found:
     masks, which data.masks tells from photographs."""
     found = _all_folders(data)
     masks = find_masks([file for folder in found.folders for file in folder.images], data.masks)
+    found.faults.extend(doubted_masks(masks))
     found.unread.subtract(Counter(mask.suffix for mask in masks.of.values() if is_image(mask.name, UNREAD_EXTENSIONS)))
     return Found(_without(masks.files, found.folders), found.faults, +found.unread, masks.of)
+
+
+def doubted_masks(masks: Masks) -> list[Fault]:
+    """A fault where most images have a file with a mask's name that does not look like one."""
+    if not masks.doubted:
+        return []
+    problem = (
+        f"{len(masks.doubted)} images have a file named like a mask, such as {next(iter(masks.doubted.values()))}, that is not "
+        f"black and white; set {masks.pattern} to take them for masks (white is the object), or none to train on them"
+    )
+    return [Fault("data.masks", problem)]
 
 
 def _without(masks: frozenset[Path], folders: list[Folder]) -> list[Folder]:

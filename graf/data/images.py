@@ -12,7 +12,7 @@ from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
-from graf.data.folders import Fault, Item, find_folders, how_to_convert, object_of
+from graf.data.folders import Fault, Item, doubted_masks, find_folders, how_to_convert, object_of
 from graf.data.image_cache import ImageCache, image_cache
 from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_labels
 from graf.data.labels.framing import frames_of
@@ -105,7 +105,8 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     source = label_source(data, folders)
     labelled = read_labels(folders, source, data)
     if source in READERS:  # files of cameras name images that are not those of the folders
-        mask_of = find_masks([item.file for item in labelled.items], data.masks).of
+        masks = find_masks([item.file for item in labelled.items if not item.mask], data.masks)
+        mask_of, faults = masks.of, faults + doubted_masks(masks)
     items = with_masks(corrected_cameras(labelled.items, data), mask_of, data)
     warn_of_unused(data, source)
     faults += labelled.faults + mask_faults(items, data)

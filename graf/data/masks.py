@@ -1,8 +1,8 @@
 """Masks of the object as files of their own, beside the photographs or in folders of masks: grey, white where the object is.
 
 data.masks is `auto`, `none`, a folder, or a pattern from the photograph's folder in which NAME is the photograph's name without
-its extension, and a folder FOLDER one with the name of the photograph's: `maps/NAME-map.png`, `../../cut/FOLDER/NAME`. An
-extension may be left out.
+its extension, NAME.EXT with it, and a folder FOLDER one with the name of the photograph's: `maps/NAME-map.png`,
+`../../cut/FOLDER/NAME`, `../masks/NAME.EXT.png` (COLMAP's). An extension may be left out.
 """
 
 import functools
@@ -15,18 +15,23 @@ from graf.data.decoding import EXTENSIONS, looks_like_mask
 
 MASK_EXTENSIONS = (*EXTENSIONS, ".gif")  # Carvana's are gif
 SPELLED = (*MASK_EXTENSIONS, *map(str.upper, MASK_EXTENSIONS))
-SUFFIXES = ("", *(f"{mark}{word}" for word in ("mask", "map", "alpha", "matte", "seg", "segmentation") for mark in "_-."))
+WORDS = ("mask", "map", "alpha", "matte", "seg", "segmentation")
+SUFFIXES = ("", ".EXT.png", *(f"{mark}{word}" for word in WORDS for mark in "_-."))
 _FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmentations", "segmentation", "silhouettes")
 FOLDERS = (*_FOLDERS, *map(str.capitalize, _FOLDERS))
+CLASSES = ("map", "alpha")  # in the names of folders that may be of photographs, too
 SAMPLE = 200  # photographs that a pattern is tried on
 LOOKED_AT = 9  # masks that are opened, of which most have to look like masks
 
 
 class Masks(NamedTuple):
-    """The mask of each photograph that has one, and all files that are masks."""
+    """The mask of each photograph that has one, and all files that are masks. doubted: a file of most photographs that has a
+    mask's name and does not look like one, and the pattern of these names."""
 
     of: dict[Path, Path]
     files: frozenset[Path]
+    doubted: dict[Path, Path] = {}
+    pattern: str = ""
 
 
 Find = Callable[[Path], Path | None]
@@ -45,14 +50,19 @@ def find_masks(files: Sequence[Path], masks: str) -> Masks:
         except OSError:
             return set()
 
-    find = (
-        _recognised(files, listing)
-        if masks == "auto"
-        else _first([_by(pattern, listing, from_here=True) for pattern in _patterns(masks)])
-    )
+    if masks == "auto":
+        pattern, are_masks = _recognised(files, listing)
+        find = _by(pattern, listing)
+    else:
+        pattern, are_masks = masks, True
+        find = _first([_by(pattern, listing, from_here=True) for pattern in _patterns(masks)])
     found = {file: mask for file in files if (mask := find(file)) and mask != file}
     used = set(found.values())
     mask_of = {file: mask for file, mask in found.items() if file not in used}
+    if not are_masks:
+        may_be_class = pattern.endswith("/NAME") and any(word in pattern.lower() for word in CLASSES)
+        are_many = 2 * len(mask_of) > len(files) - len(used.intersection(files))
+        return Masks({}, frozenset(), mask_of if are_many and not may_be_class else {}, pattern.removeprefix("./"))
     return Masks(mask_of, frozenset(used | _others_of(used, mask_of, files)))
 
 
@@ -74,7 +84,7 @@ def _by(pattern: str, listing: Listing, from_here: bool = False) -> Find:
     place = Path(pattern)
 
     def find(file: Path) -> Path | None:
-        name = place.name.replace("NAME", file.stem)
+        name = place.name.replace("NAME.EXT", file.name).replace("NAME", file.stem)
         names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in SPELLED]
         homes = (file.parent, Path()) if from_here else (file.parent,)
         folders = [_folder(home, place.parent, file.parent.name) for home in homes]
@@ -95,8 +105,8 @@ def _first(finds: Iterable[Find]) -> Find:
     return lambda file: next((mask for find in finds if (mask := find(file))), None)
 
 
-def _recognised(files: Sequence[Path], listing: Listing) -> Find:
-    """Finds masks by the pattern that most photographs have one by, where these look like masks."""
+def _recognised(files: Sequence[Path], listing: Listing) -> tuple[str, bool]:
+    """The pattern that most photographs have a mask by, and whether these look like masks."""
     some = files[:: -(-len(files) // SAMPLE)]
     near = (Path(form.format(name)) for form in ("{}", "../{}", "../../{}/FOLDER") for name in FOLDERS)
     folders = [
@@ -104,9 +114,7 @@ def _recognised(files: Sequence[Path], listing: Listing) -> Find:
         *(folder for folder in near if any(listing(_folder(file.parent, folder, file.parent.name)) for file in some)),
     ]
     patterns = [f"{folder}/NAME{suffix}" for folder in folders for suffix in SUFFIXES if folder != "." or suffix]
-    by_pattern = [(find, [mask for file in some if (mask := find(file))]) for find in (_by(p, listing) for p in patterns)]
-    find, masks = max(by_pattern, key=lambda pair: len(pair[1]))
+    by_pattern = [(p, [mask for file in some if (mask := find(file))]) for p in patterns for find in [_by(p, listing)]]
+    pattern, masks = max(by_pattern, key=lambda pair: len(pair[1]))
     looked_at = masks[:: -(-len(masks) // LOOKED_AT)] if masks else []
-    if 2 * sum(map(looks_like_mask, looked_at)) > len(looked_at):  # some may be damaged, or empty
-        return find
-    return lambda file: None
+    return pattern, 2 * sum(map(looks_like_mask, looked_at)) > len(looked_at)  # some may be damaged, or empty

@@ -2,16 +2,20 @@
 
 import contextlib
 import json
+import logging
 import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from graf.config.strict import one_line
 from graf.data.folders import SPLITS, TRANSFORMS, camera_files
 from graf.data.labels.transforms import image_file, with_shared
 from graf.data.masks import find_masks
 from graf.errors import DataError
 from graf.photographs.reading import READ, UNREAD
+
+log = logging.getLogger("graf")
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 
@@ -56,6 +60,12 @@ def find_sources(root: Path, masks: Path | None = None) -> Found:
     else:
         _walk(root, masks, found)
     beside = find_masks([source.file for source in found.photographs], "auto")
+    if beside.doubted and not masks:
+        log.warning(
+            "%d photographs have a file named like a mask, such as %s, that is not black and white, and is taken for a "
+            "photograph; if it is a mask (white is the object), name its folder: --cut masks DIR",
+            *(len(beside.doubted), one_line(str(next(iter(beside.doubted.values()))))),
+        )
     photographs = [source for source in found.photographs if source.file not in beside.files]
     mask_of = find_masks([source.file for source in photographs], os.path.abspath(masks)).of if masks else beside.of
     found.photographs = [replace(source, mask=mask_of.get(source.file)) for source in photographs]

@@ -44,6 +44,7 @@ def config(folder, *keys):
         (("images/a.jpg", "images/b.jpg"), ("masks/a.png", "masks/b.png"), ()),
         (("images/1/a.jpg", "images/2/a.jpg"), ("Masks/1/a.png", "Masks/2/a.png"), ()),
         (("a.jpg", "b.jpg"), ("a_mask.gif", "b_mask.GIF"), ()),
+        (("images/a.jpg", "images/b.jpg"), ("masks/a.jpg.png", "masks/b.jpg.png"), ()),  # COLMAP's
         (("a.png", "b.png"), ("cut/a.x.png", "cut/b.x.png"), ("data.masks=cut/NAME.x",)),
         (("a.png", "b.png"), ("cut/a.png", "cut/b.png"), ("data.masks=cut",)),
     ],
@@ -76,6 +77,18 @@ def test_photographs_named_like_masks_stay_photographs(tmp_path):
     for name in ("cars/1.png", "maps/1.png"):
         photograph(tmp_path / name)
     assert build_dataset(config(tmp_path)).class_names == ["cars", "maps"]
+
+
+@pytest.mark.parametrize("name", ["{}_mask.png", "masks/{}.png"])
+def test_files_named_like_masks_that_do_not_look_like_them_are_a_fault(tmp_path, name):
+    for photo in ("a", "b"):
+        photograph(tmp_path / f"{photo}.jpg")
+        mask(tmp_path / name.format(photo), value=128)
+    pattern = name.format("NAME").removesuffix(".png")
+    with pytest.raises(DataError, match=f"2 images have a file named like a mask, .*; set {pattern} to take them for masks"):
+        build_dataset(config(tmp_path))
+    assert len(build_dataset(config(tmp_path, f"data.masks={pattern}"))) == 2
+    assert len(build_dataset(config(tmp_path, "data.masks=none"))) == 4
 
 
 def test_none_takes_every_file_for_a_photograph(tmp_path):

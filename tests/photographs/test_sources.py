@@ -54,6 +54,12 @@ def test_a_folder_of_photographs_named_maps_is_a_class(folder):
     assert set(places(found.photographs)) == {"maps/africa.jpg", "maps/asia.jpg", "town.jpg", "old_map.png"}
 
 
+def test_files_named_like_masks_that_are_taken_for_photographs_are_told(folder, caplog):
+    root = folder("a.jpg", "a_mask.png")
+    assert len(find_sources(root).photographs) == 2
+    assert "1 photographs have a file named like a mask, such as" in caplog.text and "--cut masks DIR" in caplog.text
+
+
 def test_masks_of_another_folder_are_found_by_subfolder_or_name(folder):
     root = folder("in/x/a.jpg", "in/x/b.jpg", "in/c.jpg", "in/m/x/a.png", "in/m/b_mask.gif")
     found = find_sources(root / "in", root / "in" / "m")
