@@ -126,7 +126,7 @@ def read_transforms(file: Path) -> dict:
 
 def _read_transforms(file: Path) -> dict:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
         [frame["file_path"] for frame in content["frames"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         todo = "correct it, or take --labels none"

@@ -121,6 +121,21 @@ def test_a_frame_that_is_no_mapping_and_intrinsics_that_are_no_numbers(tmp_path)
     assert "camera_angle_x must lie between 0 and pi radians, found 'wide'" in faults_of(config(tmp_path))
 
 
+def test_paths_of_frames_that_lead_into_the_folder(tmp_path, monkeypatch):
+    names = ("images\\0.png", str(tmp_path / "dd/images/1.png"), "../dd/images/2", "./images/3.png")
+    for number in range(len(names)):
+        put(tmp_path / f"dd/images/{number}.png")
+    put_transforms(tmp_path / "dd", [{"file_path": name, "transform_matrix": matrix(0.0)} for name in names])
+    file = tmp_path / "dd/transforms.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as Windows' Notepad saves it
+    monkeypatch.chdir(tmp_path)
+    views = build_dataset(config("dd"))
+    assert views.files == [f"dd/images/{number}.png" for number in range(4)]
+    put(tmp_path / "outside.png")
+    put_transforms(tmp_path / "dd", [{"file_path": "..\\outside.png", "transform_matrix": matrix(0.0)}])
+    assert "file_path leaves the folder" in faults_of(config("dd"))
+
+
 def test_an_image_that_two_frames_name(tmp_path):
     put(tmp_path / "a.png")
     frames = [{"file_path": name, "transform_matrix": matrix(azimuth)} for name, azimuth in (("a", 0.0), ("./a.png", 90.0))]

@@ -10,8 +10,7 @@ have its own focal length and an optical axis off the centre (cx, cy). `object` 
 import json
 import logging
 import os
-import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from graf.config.strict import one_line, shown
@@ -111,7 +110,7 @@ def read_json(file: Path) -> Any:
     try:
         if not file.is_file():
             raise ValueError("no file")
-        with open(file, encoding="utf-8") as stream:
+        with open(file, encoding="utf-8-sig") as stream:  # some editors of Windows write a mark first
             text = stream.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise ValueError("too long")
@@ -121,21 +120,26 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"not readable as JSON ({reason}); correct or export it again") from None
 
 
-def image_file(folder: Path, file_path: Any) -> Path:
-    """The image of a frame, whose extension may be left out. Raises ValueError."""
+def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTENSIONS) -> Path:
+    """The image of a frame, whose extension may be left out, in or below the folder. Raises ValueError."""
     if not isinstance(file_path, str) or not file_path.strip() or "\0" in file_path:
         raise ValueError("file_path must name an image beside the file")
-    outside = "file_path leaves the folder; move the image into it and name it relative to it"
-    path = PurePosixPath(file_path)
-    if path.is_absolute() or ".." in re.split(r"[/\\]", file_path) or Path(file_path).is_absolute():
-        raise ValueError(outside)
-    for suffix in ("", *EXTENSIONS, *map(str.upper, EXTENSIONS)):
-        candidate = folder / f"{path}{suffix}"
-        if os.path.isfile(candidate):  # no error for a name that is too long
-            if not is_within(candidate, folder):  # by a link in it
-                raise ValueError(outside)
-            return candidate
+    for name in dict.fromkeys((file_path, file_path.replace("\\", "/"))):  # Windows
+        for suffix in ("", *extensions, *map(str.upper, extensions)):
+            candidate = folder / f"{name}{suffix}"
+            if os.path.isfile(candidate):  # no error for a name that is too long
+                return _inside(candidate, folder)
+    _inside(folder / name, folder)
     raise ValueError("the file of this frame is missing; put it back or remove the frame")
+
+
+def _inside(path: Path, folder: Path) -> Path:
+    """A path, by its name below the folder. Raises ValueError for one outside, be it by a link."""
+    if not is_within(path, folder):
+        raise ValueError("file_path leaves the folder; move the image into it and name it relative to it")
+    if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
+        return path
+    return folder / os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
 
 
 def rigid_pose(matrix: Any) -> Tensor:
