@@ -29,6 +29,7 @@ SPLITS = (
 )  # NeRF-Blender's, read where there is no other
 CameraFile = Literal["transforms", "eg3d", "colmap"]
 COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0", "dense/sparse")
+HIDDEN = ("@eaDir", "__MACOSX")  # folders of Synology and of macOS
 PEEKED = 2**16  # characters
 GRAF = "https://github.com/autonomousvision/graf"
 NAME_YOURS = "set data.datadir to the folder of your images"
@@ -206,7 +207,7 @@ def _walk(
             subfolders.clear()
             continue
         seen.add(os.path.realpath(path))
-        visible = sorted(name for name in subfolders if not name.startswith("."))
+        visible = sorted(filter(is_visible, subfolders))
         subfolders[:] = [name for name in visible if is_inside(Path(path, name))]
         images, cameras = (), camera_file(Path(path), labels)
         if cameras and all(
@@ -253,6 +254,20 @@ def has_poses(dataset_json: Path) -> bool:
 def is_within(path: Path, folder: str | os.PathLike) -> bool:
     """Whether a path, with links resolved, is a folder or lies in it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def is_visible(folder: str) -> bool:
+    """Whether the name of a folder is none of those that systems hide, or fill with thumbnails and metadata."""
+    return not folder.startswith(".") and folder not in HIDDEN
+
+
+def images_below(folder: Path) -> list[Path]:
+    """The images in a folder and its subfolders, without hidden ones; links to folders are not followed."""
+    found = []
+    for path, subfolders, names in os.walk(folder):
+        subfolders[:] = filter(is_visible, subfolders)
+        found += [Path(path, name) for name in names if is_image(name)]
+    return found
 
 
 def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:

@@ -10,9 +10,19 @@ from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
+from graf.config.strict import one_line
 from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
-from graf.data.folders import Fault, Item, doubted_masks, find_folders, how_to_convert, object_of
+from graf.data.folders import (
+    Fault,
+    Folder,
+    Item,
+    doubted_masks,
+    find_folders,
+    how_to_convert,
+    images_below,
+    object_of,
+)
 from graf.data.image_cache import ImageCache, image_cache
 from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_labels
 from graf.data.labels.framing import frames_of
@@ -129,6 +139,8 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     if unread and items:  # without items it is among the faults
         log.warning("%s", how_to_convert(unread))
+    if source == "transforms":
+        warn_of_unnamed(folders, labelled.items, data)
     if source in READERS:
         warn_of_turned(checked)
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
@@ -150,6 +162,18 @@ def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -
         example = next(iter(mask_of.items()))
         log.info("masks: %d of %d images, such as %s of %s", len(mask_of), len(items), example[1], example[0].name)
     return [item if item.mask else dataclasses.replace(item, mask=mask_of.get(item.file)) for item in items]
+
+
+def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
+    """Warn of images in or below the folder of a transforms.json that it does not name."""
+    inside = [file for folder in folders if folder.cameras == "transforms" for file in images_below(folder.path)]
+    known = {item.file for item in items} | {item.mask for item in items} | find_masks(inside, data.masks).files
+    unnamed = sorted(set(inside) - known)
+    if unnamed:
+        log.warning(
+            "%d images beside or below a transforms.json are not named in it, and are not used, such as %s",
+            *(len(unnamed), one_line(str(unnamed[0]))),
+        )
 
 
 def mask_faults(items: list[Item], data: DataConfig) -> list[Fault]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from graf.config.strict import one_line
-from graf.data.folders import SPLITS, TRANSFORMS, camera_files
+from graf.data.folders import SPLITS, TRANSFORMS, camera_files, is_visible
 from graf.data.labels.transforms import image_file, with_shared
 from graf.data.masks import find_masks
 from graf.errors import DataError
@@ -84,7 +84,7 @@ def _walk(root: Path, masks: Path | None, found: Found) -> None:
             folders.clear()
             continue
         seen.add(os.path.realpath(path))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(filter(is_visible, folders))
         _sort(root, Path(path), sorted(names), found)
 
 

@@ -312,3 +312,9 @@ def test_a_preset_without_its_images_says_where_they_are_to_be_had(tmp_path, mon
     text = (CONFIG_DIR / f"{preset.split('_')[0]}_64.yaml").read_text(encoding="utf-8")
     comments = " ".join(re.findall("^# (.*)", text, re.MULTILINE))
     assert message.partition("; its")[2].strip() in comments  # the file says the same
+
+
+def test_folders_of_thumbnails_are_no_classes(tmp_path):
+    for name in ("cups/a.png", "cups/@eaDir/a.jpg/thumb.png", "__MACOSX/cups/a.png"):
+        put(tmp_path / name)
+    assert build_dataset(config(tmp_path)).class_names == ["cups"]

@@ -136,6 +136,20 @@ def test_paths_of_frames_that_lead_into_the_folder(tmp_path, monkeypatch):
     assert "file_path leaves the folder" in faults_of(config("dd"))
 
 
+def test_images_that_no_frame_names_are_counted(tmp_path, caplog):
+    for name in ("a.png", "b.png", "below/c.png", ".trash/d.png", "a_mask.png"):
+        put(tmp_path / name)
+    frame = {"file_path": "a", "transform_matrix": matrix(0.0), "mask_path": "a_mask.png"}
+    put_transforms(tmp_path, [frame])
+    assert len(build_dataset(config(tmp_path))) == 1
+    told = "2 images beside or below a transforms.json are not named in it, and are not used, such as"
+    assert f"{told} {tmp_path / 'b.png'}" in caplog.messages
+    caplog.clear()
+    put_transforms(tmp_path, [frame, *({"file_path": name, "transform_matrix": matrix(0.0)} for name in ("b", "below/c"))])
+    build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
+    assert "are not named in it" not in caplog.text
+
+
 def test_an_image_that_two_frames_name(tmp_path):
     put(tmp_path / "a.png")
     frames = [{"file_path": name, "transform_matrix": matrix(azimuth)} for name, azimuth in (("a", 0.0), ("./a.png", 90.0))]

@@ -31,7 +31,7 @@ def places(sources: list[Source]) -> dict[str, str | None]:
 
 
 def test_folders_are_classes_and_hidden_files_are_none(folder):
-    found = find_sources(folder("a.JPG", "chairs/b.heic", "chairs/._b.heic", ".trash/c.jpg", "notes.txt"))
+    found = find_sources(folder("a.JPG", "chairs/b.heic", "chairs/._b.heic", ".trash/c.jpg", "@eaDir/a.JPG/x.jpg", "notes.txt"))
     assert places(found.photographs) == {"a.JPG": None, "chairs/b.heic": None}
     assert [source.folder for source in found.photographs] == [".", "chairs"]
     assert found.others == {".txt": 1}
