@@ -142,7 +142,7 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     if source == "transforms":
         warn_of_unnamed(folders, labelled.items, data)
     if source in READERS:
-        warn_of_turned(checked)
+        warn_of_turned([str(image.item.file) for image in checked if image.may_be_turned], len(checked))
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     raise_or_skip(faults, data)
     if source == "filename":

@@ -141,14 +141,13 @@ def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]
     return "ignore" if opaque else "rgba"
 
 
-def warn_of_turned(images: list[CheckedImage]) -> None:
+def warn_of_turned(turned: Sequence[str], n_images: int) -> None:
     """Warn of photographs whose cameras may be of the pixels as they are stored, though the photographs are seen upright."""
-    turned = [one_line(str(image.item.file)) for image in images if image.may_be_turned]
     if turned:
         log.warning(
             "%d of %d photographs are stored turned, by their EXIF orientation, such as %s; their cameras are taken to be of "
             "the upright pictures. COLMAP's are of the stored ones: remove the orientation then",
-            *(len(turned), len(images), turned[0]),
+            *(len(turned), n_images, one_line(turned[0])),
         )
 
 

@@ -11,14 +11,25 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
+from graf.data.decoding import stored_orientation
 from graf.data.folders import IMAGES, Folder, camera_file
 from graf.data.labels import FILES, label_source
+from graf.data.validation import warn_of_turned
+from graf.errors import DataError
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
 from graf.photographs.making import Made, Options, at_one_area, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
 from graf.photographs.reading import luminance, open_photograph, shrunk
-from graf.photographs.sources import Found, Source, find_sources, output_names, read_transforms, with_masks_of_frames
+from graf.photographs.sources import (
+    Found,
+    Source,
+    find_sources,
+    output_names,
+    photograph_of,
+    read_transforms,
+    with_masks_of_frames,
+)
 from graf.photographs.videos import video_frames
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -69,7 +80,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
 
     frames: a folder for the frames of videos, which may go when what is made is no longer compared with them.
 
-    Raises DataError for a transforms.json that cannot be read, before anything is made.
+    Raises DataError for a transforms.json that cannot be read, or names no photograph, before anything is made.
     """
     found = find_sources(root, options.masks)
     if (kind := camera_file(root, options.labels)) in ("colmap", "eg3d"):
@@ -82,6 +93,9 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     photographs = with_masks_of_frames(found.photographs, cameras)
     sources = [*photographs, *_all_frames(found, options, frames, left_out)]
     examined = _examine(sources, options, left_out)
+    if labels == "transforms":
+        examined = _named(examined, cameras, left_out)
+        _warn_of_turned([each.source for each in examined])
     if labels == "filename":
         examined = _with_cameras(examined, pattern, left_out)
     if labels == "none" and not options.keep_duplicates:
@@ -150,6 +164,34 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
         else:
             examined.append(result)
     return examined
+
+
+def _named(examined: list[Examined], cameras: dict[Path, dict], left_out: dict[str, str]) -> list[Examined]:
+    """The photographs that a transforms.json names; the others are left out. Raises DataError for a file that names none of
+    those below it."""
+    named: set[Path | None] = set()
+    for file, content in cameras.items():
+        of_frames = {photograph_of(frame, file) for frame in content["frames"]}
+        below = {each.source.file for each in examined if each.source.file.is_relative_to(file.parent)}
+        if below and below.isdisjoint(of_frames):
+            raise DataError(f"{file}: no file_path names a photograph that was kept; correct them, or take --labels none")
+        named |= of_frames
+    for each in examined:
+        if each.source.file not in named:
+            left_out[each.source.place] = "no transforms.json names it; --labels none takes all without cameras"
+    return [each for each in examined if each.source.file in named]
+
+
+def _warn_of_turned(sources: list[Source]) -> None:
+    """Warn as training does of photographs that are stored turned, which their PNGs are not."""
+    warn_of_turned([source.place for source in sources if _stored_orientation(source.file) != 1], len(sources))
+
+
+def _stored_orientation(file: Path) -> int:
+    try:
+        return stored_orientation(file)
+    except OSError:  # HEIC
+        return 1
 
 
 def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict[str, str]) -> list[Examined]:

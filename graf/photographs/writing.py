@@ -11,7 +11,7 @@ from graf.errors import DataError
 from graf.photographs.making import Made
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import open_photograph
-from graf.photographs.sources import printable
+from graf.photographs.sources import photograph_of, printable
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import write_grid
 from graf.runtime.files import encodable, whole_file, write_text, write_unless_changed
@@ -40,25 +40,18 @@ def write_left_out(file: Path, left_out: dict[str, str]) -> None:
 def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
     """Write each transforms.json below the images, with the frames of the photographs that were kept, as PNGs.
 
-    Raises DataError for one of which no frame names one of these, and for two whose folders become one.
+    Raises DataError for two whose folders become one.
     """
     homes: dict[Path, Path] = {}
+    written = {made.source.file: made.file for made in prepared.made}
     for source, content in prepared.cameras.items():
         home = out / IMAGES / printable(source.parent.relative_to(root).as_posix())
         if (other := homes.setdefault(home, source)) != source:
             raise DataError(f"{source}: its folder and that of {other} would have one name; rename one of them")
-        file_of = {}
-        for made in prepared.made:
-            original = made.source.file
-            if original.is_relative_to(source.parent):
-                inside, written = original.relative_to(source.parent), made.file.relative_to(home).as_posix()
-                file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
-        named = [(frame, file_of.get(str(frame["file_path"]).removeprefix("./"))) for frame in content["frames"]]
-        kept = [frame | {"file_path": file} for frame, file in named if file]
+        named = [(frame, written.get(photograph_of(frame, source))) for frame in content["frames"]]
+        kept = [frame | {"file_path": file.relative_to(home).as_posix()} for frame, file in named if file]
         for frame in kept:
             frame.pop("mask_path", None)  # of a mask for the photograph as it was
-        if file_of and not kept:
-            raise DataError(f"{source}: no file_path names a photograph that was kept; correct them, or take --labels none")
         write_text(home / TRANSFORMS, json.dumps(content | {"frames": kept}, indent=1))
 
 

@@ -199,6 +199,25 @@ def test_the_splits_of_nerf_blender_become_one_transforms_json(tmp_path):
     assert {frame["camera_angle_x"] for frame in written} == {0.7}
 
 
+def test_photographs_that_no_frame_names_are_left_out_and_stored_turns_are_told(tmp_path):
+    folder, pose = tmp_path / "photos", [[1, 0, 0, 0], [0, 0, -1, -3.6], [0, 1, 0, 0], [0, 0, 0, 1]]
+    (folder / "images").mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    for number in range(4):
+        scene(number).save(folder / "images" / f"{number}.jpg", exif=exif if number == 1 else Image.Exif(), quality=95)
+    names = ("images\\0.jpg", str(folder / "images/1.jpg"))
+    frames = [{"file_path": name, "transform_matrix": pose} for name in names]
+    (folder / "transforms.json").write_text(json.dumps({"frames": frames}), encoding="utf-8-sig")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "2 kept, 2 left out" in printed and "2 left out: no transforms.json names it" in printed
+    assert "1 of 2 photographs are stored turned, by their EXIF orientation, such as images/1.jpg" in printed
+    assert load_config(tmp_path / "set" / "config.yaml").training.batch_size == 2
+    written = json.loads((tmp_path / "set" / "images" / "transforms.json").read_text())["frames"]
+    assert [frame["file_path"] for frame in written] == ["images/0.png", "images/1.png"]
+    assert len(list((tmp_path / "set" / "images").rglob("*.png"))) == 2
+
+
 def test_masks_that_frames_name_cut_their_photographs_out_and_are_none(tmp_path):
     folder = tmp_path / "photos" / "my\u00a0mugs"  # with a space that no terminal shows
     (folder / "cut").mkdir(parents=True)
