@@ -35,6 +35,7 @@ from graf.data.validation import (
     fov_fault,
     raise_or_skip,
     warn_of_enlarged,
+    warn_of_negatives,
     warn_of_turned,
 )
 from graf.data.views import Views
@@ -143,6 +144,7 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         warn_of_unnamed(folders, labelled.items, data)
     if source in READERS:
         warn_of_turned([str(image.item.file) for image in checked if image.may_be_turned], len(checked))
+    warn_of_negatives(checked)
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     raise_or_skip(faults, data)
     if source == "filename":

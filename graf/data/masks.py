@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from graf.data.decoding import EXTENSIONS, looks_like_mask
 
+import numpy as np
+
 MASK_EXTENSIONS = (*EXTENSIONS, ".gif")  # Carvana's are gif
 SPELLED = (*MASK_EXTENSIONS, *map(str.upper, MASK_EXTENSIONS))
 WORDS = ("mask", "map", "alpha", "matte", "seg", "segmentation")
@@ -22,6 +24,7 @@ FOLDERS = (*_FOLDERS, *map(str.capitalize, _FOLDERS))
 CLASSES = ("map", "alpha")  # in the names of folders that may be of photographs, too
 SAMPLE = 200  # photographs that a pattern is tried on
 LOOKED_AT = 9  # masks that are opened, of which most have to look like masks
+NEGATIVE = 0.95  # share of the frame's edge that is object, from which on a mask is taken for a negative
 
 
 class Masks(NamedTuple):
@@ -64,6 +67,11 @@ def find_masks(files: Sequence[Path], masks: str) -> Masks:
         are_many = 2 * len(mask_of) > len(files) - len(used.intersection(files))
         return Masks({}, frozenset(), mask_of if are_many and not may_be_class else {}, pattern.removeprefix("./"))
     return Masks(mask_of, frozenset(used | _others_of(used, mask_of, files)))
+
+
+def is_negative(seen: np.ndarray) -> bool:
+    """Whether a mask, whose object these pixels (H, W) are, shows the frame's edge as object: it is black for the object."""
+    return bool(np.concatenate([seen[0], seen[-1], seen[:, 0], seen[:, -1]]).mean() > NEGATIVE)
 
 
 def _others_of(used: set[Path], mask_of: dict[Path, Path], files: Sequence[Path]) -> set[Path]:

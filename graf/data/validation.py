@@ -12,15 +12,18 @@ from graf.data.decoding import Frame, open_with_alpha, square_side, square_tenso
 from graf.data.folders import Fault, Item
 from graf.data.image_cache import OPAQUE, ImageCache
 from graf.data.labels.intrinsics import problem_of_shape
+from graf.data.masks import is_negative
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
 from graf.runtime.threads import map_in_threads
 
+import numpy as np
 from torch import Tensor
 
 FOV_TOLERANCE_DEG = 0.5
 NARROWEST_FOV = 0.8  # of the narrowest photograph's field of view, below which data.fov cuts too much off
+LEAST_CLEAR = 0.05  # share of transparent pixels with which an image counts as cut out
 EXAMPLES = 3  # of images that a warning names
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
@@ -57,7 +60,8 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 class CheckedImage(NamedTuple):
     """An image file, the side in pixels of its centre square, its fault if any, whether any of its pixels is transparent
     (not looked at with data.alpha: ignore), its thumbnail (3, 8, 8) uint8, None where it cannot be read, the square's field of
-    view in degrees, None where it is not known, and whether its camera may be of another orientation."""
+    view in degrees, None where it is not known, whether its camera may be of another orientation, whether its mask seems to be
+    a negative, and the share of its pixels that are not opaque (1 where it has a mask)."""
 
     item: Item
     side: int
@@ -66,6 +70,8 @@ class CheckedImage(NamedTuple):
     thumbnail: Tensor | None = None
     fov: float | None = None
     may_be_turned: bool = False
+    negative: bool = False
+    clear: float = 1.0
 
 
 def check_images(
@@ -99,8 +105,12 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
     side = side if frame.side is None else round(frame.side * image.width)
-    transparent = alpha is not None and alpha.getextrema()[0] < OPAQUE
-    return CheckedImage(item, side, fault, transparent, small, fov, _may_be_turned(item, image.size))
+    checked = CheckedImage(item, side, fault, False, small, fov, _may_be_turned(item, image.size))
+    if alpha is None:
+        return checked
+    opacity = np.asarray(alpha)
+    negative, clear = (is_negative(opacity > OPAQUE / 2), 1.0) if frame.mask else (False, float((opacity < OPAQUE).mean()))
+    return checked._replace(transparent=bool(opacity.min() < OPAQUE), negative=negative, clear=clear)
 
 
 def _may_be_turned(item: Item, size: tuple[int, int]) -> bool:
@@ -126,8 +136,17 @@ def fov_fault(checked: Sequence[CheckedImage], frames: Sequence[Frame], data: Da
 
 
 def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]:
-    """data.alpha in place of `auto`: rgba where all images have transparent pixels, else ignore; logged with the reason."""
+    """data.alpha in place of `auto`: rgba where all images have transparent pixels, and most have more than a few, else ignore;
+    logged with the reason."""
     opaque, n = [image for image in images if not image.transparent], len(images)
+    whole = [image for image in images if image.clear < LEAST_CLEAR]
+    if not opaque and 2 * len(whole) > n:
+        log.warning(
+            "data.alpha: ignore, for %d of %d images have less than %.0f %% transparent pixels, as the rounded corners of "
+            "screenshots, such as %s; if their objects are cut out, set data.alpha: rgba",
+            *(len(whole), n, 100 * LEAST_CLEAR, one_line(str(whole[0].item.file))),
+        )
+        return "ignore"
     if not opaque:
         log.info("data.alpha: rgba, for all %d images have transparency", n)
     elif len(opaque) == n:
@@ -148,6 +167,17 @@ def warn_of_turned(turned: Sequence[str], n_images: int) -> None:
             "%d of %d photographs are stored turned, by their EXIF orientation, such as %s; their cameras are taken to be of "
             "the upright pictures. COLMAP's are of the stored ones: remove the orientation then",
             *(len(turned), n_images, one_line(turned[0])),
+        )
+
+
+def warn_of_negatives(images: Sequence[CheckedImage]) -> None:
+    """Warn where most masks show the frame's edge as object."""
+    negatives, n = [image for image in images if image.negative], sum(image.item.mask is not None for image in images)
+    if 2 * len(negatives) > n:
+        log.warning(
+            "%d of %d masks seem to be negatives, such as %s: they are white along the edge of the frame, and white is the "
+            "object. Invert them, or let prepare_photos.py do it",
+            *(len(negatives), n, one_line(str(negatives[0].item.mask))),
         )
 
 

@@ -16,7 +16,7 @@ from graf.errors import DataError
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 RINGS = {"data.v": "[0.5, 0.4, 0.3, 0.2]"}
@@ -318,3 +318,20 @@ def test_folders_of_thumbnails_are_no_classes(tmp_path):
     for name in ("cups/a.png", "cups/@eaDir/a.jpg/thumb.png", "__MACOSX/cups/a.png"):
         put(tmp_path / name)
     assert build_dataset(config(tmp_path)).class_names == ["cups"]
+
+
+def test_a_few_transparent_pixels_are_no_cut(tmp_path, caplog):
+    for name, radius in (("a", 2), ("b", 2), ("c", 8)):
+        image = Image.new("RGB", (20, 20), (10, 20, 30))
+        corners = Image.new("L", image.size)
+        ImageDraw.Draw(corners).rounded_rectangle((0, 0, 19, 19), radius, fill=255)
+        image.putalpha(corners)
+        image.save(tmp_path / f"{name}.png")
+    assert build_dataset(config(tmp_path)).alpha == "ignore"
+    assert (
+        f"2 of 3 images have less than 5 % transparent pixels, as the rounded corners of screenshots, such as {tmp_path}/a.png"
+        in (caplog.text)
+    )
+    assert build_dataset(config(tmp_path, **{"data.alpha": "rgba"})).alpha == "rgba"
+    (tmp_path / "a.png").unlink()
+    assert build_dataset(config(tmp_path)).alpha == "rgba"  # half of them are cut out

@@ -12,7 +12,7 @@ from graf.errors import DataError
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 SIDE = 16
 
@@ -148,6 +148,17 @@ def test_an_empty_mask_does_not_make_photographs_of_the_others(tmp_path):
         photograph(tmp_path / f"{name}.png")
         mask(tmp_path / f"{name}_mask.png", value=0 if name == "b" else 255)
     assert len(build_dataset(config(tmp_path))) == 3
+
+
+@pytest.mark.parametrize(("inverted", "told"), [("abc", True), ("ab", True), ("a", False)])
+def test_negatives_are_told(tmp_path, caplog, inverted, told):
+    for name in ("a", "b", "c"):
+        photograph(tmp_path / f"{name}.png")
+        mask(file := tmp_path / f"{name}_mask.png")
+        if name in inverted:
+            ImageOps.invert(Image.open(file)).save(file)
+    build_dataset(config(tmp_path))
+    assert (f"{len(inverted)} of 3 masks seem to be negatives, such as {tmp_path}/a_mask.png" in caplog.text) == told
 
 
 def test_masks_without_photographs_are_left_out_with_the_others(tmp_path):

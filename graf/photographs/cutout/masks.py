@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from graf.data.decoding import mask_opacity
-from graf.photographs.cutout.plain import border
+from graf.data.masks import is_negative
 
 import numpy as np
 
-NEGATIVE = 0.95  # share of the border that is object, from which on a mask is taken for a negative
 LEAST = 0.001  # share of the frame
 
 
@@ -22,5 +21,5 @@ def mask_pixels(file: Path, size: tuple[int, int]) -> tuple[np.ndarray, bool]:
         raise ValueError(f"its mask shows no object: all of {file.name} is black")
     if seen.mean() > 1 - LEAST:
         raise ValueError(f"its mask shows no background: all of {file.name} is white")
-    negative = bool(seen[border(seen.shape)].mean() > NEGATIVE)
+    negative = is_negative(seen)
     return (1 - opacity if negative else opacity), negative
