@@ -28,7 +28,7 @@ SPLITS = (
     "transforms_test.json",
 )  # NeRF-Blender's, read where there is no other
 CameraFile = Literal["transforms", "eg3d", "colmap"]
-COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0", "dense/sparse")
+COLMAP_FOLDERS = ("dense/sparse", "", "sparse", "sparse/0", "colmap/sparse/0")  # dense: undistorted
 HIDDEN = ("@eaDir", "__MACOSX")  # folders of Synology and of macOS
 PEEKED = 2**16  # characters
 GRAF = "https://github.com/autonomousvision/graf"

@@ -389,5 +389,6 @@ def test_the_undistorted_photographs_beside_their_model_are_taken(tmp_path):
     put(tmp_path / "images", size=(8, 8))
     put(tmp_path / "dense" / "images")
     write_text(tmp_path / "dense" / "sparse", POSES)
+    write_text(tmp_path / "sparse" / "0", POSES)  # of the photographs as they were
     views = build_dataset(config(tmp_path))
     assert {str(tmp_path / "dense" / "images")} == {str(Path(file).parent) for file in views.files}
