@@ -28,7 +28,7 @@ from graf.errors import GrafError
 from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
-from graf.runtime.files import claim_folder, whole_file, write_text, write_unless_changed
+from graf.runtime.files import claim_folder, file_sha256, whole_file, write_text, write_unless_changed
 from meshes.reading import SUFFIXES, read_mesh
 from meshes.views import MeshRenderer
 
@@ -98,7 +98,8 @@ def main() -> int:
     renderer = MeshRenderer(config.data)
     settings = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
     settings["meshes"] = {source.name: source.file.relative_to(source.root).as_posix() for source in sources}
-    claim_folder(arguments.out, in_order(settings), lambda kept, _: in_order(kept))
+    settings["sha256"] = sha256 = {source.name: file_sha256(source.file) for source in sources}  # older sets have none
+    claim_folder(arguments.out, in_order(settings), lambda kept, _: in_order({"sha256": sha256} | kept))
     rendered: dict[Source, list[View]] = {}
     faults = []
     for index, source in enumerate(progress(sources, desc="rendering", unit="mesh")):

@@ -109,7 +109,16 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
         tool(*run, "--match", "chairs*")
     settings = out / "settings.json"
     kept = json.loads(settings.read_text())
-    settings.write_text(json.dumps(kept | {"meshes": dict(kept["meshes"])}))  # as older versions wrote it
+    older = {name: value for name, value in kept.items() if name != "sha256"} | {"meshes": dict(kept["meshes"])}
+    settings.write_text(json.dumps(older))  # as older versions wrote it
+    assert tool(*run) == 0
+    settings.write_text(json.dumps(kept))
+    sphere = models / "ball.ply"
+    content = sphere.read_bytes()
+    trimesh.creation.icosphere(2).export(sphere)
+    with pytest.raises(GrafError, match=r"a set with other sha256\.ball \(see settings.json\)"):
+        tool(*run)
+    sphere.write_bytes(content)
     assert tool(*run) == 0
     with pytest.raises(GrafError, match="was not made by this tool"):
         tool(models, "--out", models)
