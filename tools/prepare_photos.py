@@ -6,7 +6,7 @@
 IN is a folder of photographs, of folders of photographs (one per class), or of videos, or one of these
 files. IN is not changed. OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the
 reason for each photograph that was left out, and config.yaml. After an interruption the same command continues. A
-picture in images/ that you have changed stays as it is.
+picture in images/ that you have changed or moved stays as it is.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from graf.photographs.writing import LEFT_OUT, write_cameras, write_config, writ
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.files import make_writable_folder, read_object, remove_leftovers, write_text
+from graf.runtime.run_lock import run_lock
 
 SETTINGS, FRAMES = "settings.json", ".frames_"
 
@@ -94,6 +95,14 @@ def main() -> int:
     root, out = arguments.source, arguments.out
     check_folders(root, out, options.masks)
     claim(out, root, options)
+    with run_lock(out, "the second argument"):
+        remove_unfinished(out)
+        write_set(root, out, options)
+    return 0
+
+
+def write_set(root: Path, out: Path, options: Options) -> None:
+    """Prepare the photographs, write all files of the output folder, and log the summary."""
     with tempfile.TemporaryDirectory(prefix=FRAMES, dir=out) as frames:
         prepared = prepare(root, out, Path(frames), options)
         write_left_out(out / LEFT_OUT, prepared.left_out)
@@ -105,7 +114,6 @@ def main() -> int:
     write_config(out, prepared)
     for line in summary(prepared, out, load_config(out / CONFIG)):
         log.info("%s", line)
-    return 0
 
 
 def with_masks_flag(words: Sequence[str]) -> list[str]:
@@ -176,9 +184,6 @@ def claim(out: Path, root: Path, options: Options) -> None:
         kept = {}
     if kept == settings:
         log.info("%s: continuing what is there", out)
-        remove_leftovers(out / IMAGES, own=("*.png",))
-        for frames in out.glob(f"{FRAMES}*"):
-            shutil.rmtree(frames)
         return
     if kept and any((out / IMAGES).rglob("*.png")):
         differing = ", ".join(name for name in settings if settings[name] != kept.get(name))
@@ -189,6 +194,13 @@ def claim(out: Path, root: Path, options: Options) -> None:
         raise DataError(f"{root}: no photograph can be used: {nothing_usable({})}")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))
+
+
+def remove_unfinished(out: Path) -> None:
+    """Remove what an interrupted run was writing."""
+    remove_leftovers(out / IMAGES, own=("*.png",))
+    for frames in out.glob(f"{FRAMES}*"):
+        shutil.rmtree(frames)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.photographs.cropping import SIZE_SPREAD
 from graf.photographs.cutout import grabcut
+from graf.runtime.run_lock import run_lock
 from prepare_photos import with_masks_flag
 
 import imageio.v2 as imageio
@@ -360,6 +361,17 @@ def test_pictures_that_were_moved_or_copied_stay(photographs, tmp_path):
     assert "2 pictures in set/images are not where this tool wrote them, such as IMG_1_copy.png; they stay" in printed
     assert {file.name for file in images.glob("*.png")} == {"IMG_0.png", "IMG_1.png", copy.name}
     assert (images / "red" / "IMG_0.png").exists()
+
+
+def test_a_second_run_on_one_folder_waits_for_the_first(photographs, tmp_path):
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    frames = tmp_path / "set" / ".frames_of_the_first"
+    frames.mkdir()
+    with run_lock(tmp_path / "set"):
+        printed = call(TOOL, "photos", "set", cwd=tmp_path, status=2)
+    assert "wait for it or end it, or name another folder with the second argument" in printed and frames.exists()
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    assert not frames.exists() and not (tmp_path / "set" / "run.lock").exists()
 
 
 def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkeypatch):
