@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -23,7 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
 OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
-MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
+MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size
 THUMBNAIL = 8  # pixels a side
 
 LARGEST_FRAME = 1.5  # in units of an image's longer side
@@ -32,6 +33,8 @@ MASK_SHAPE = 0.02  # by which its ratio of width to height may differ from the i
 MASK_EXTREMES = 0.9  # share of a mask's pixels that are nearly black or nearly white
 
 T = TypeVar("T")
+
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is the limit
 
 
 class MaskError(ValueError):
@@ -126,10 +129,15 @@ def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Imag
     try:
         with Image.open(file, formats=formats) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
+                image.draft("RGB", (image.width // 2, image.height // 2))  # a JPEG is decoded at half its size
+            if image.width * image.height > MOST_PIXELS:
+                raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return convert(ImageOps.exif_transpose(image))
     except (MemoryError, MaskError):
         raise
+    except Image.DecompressionBombError as error:
+        smaller = f"save it with fewer than {MOST_PIXELS // 10**6} megapixels"
+        raise ValueError(f"cannot be read ({error}); {smaller}") from error
     except Exception as error:  # Pillow raises errors of many kinds for a damaged file, struct.error among them
         reason = NO_IMAGE if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); {cure}") from error

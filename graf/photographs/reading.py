@@ -30,7 +30,8 @@ def open_photograph(file: Path) -> Image.Image:
     try:
         image = open_straight(file, formats)
     except ValueError as error:
-        raise ValueError(f"{str(error).partition('; re')[0]}; take another copy of it") from None
+        problem, replaceable, _ = str(error).partition("; re")
+        raise ValueError(f"{problem}; take another copy of it" if replaceable else problem) from None
     if _is_animation(file):
         raise ValueError("an animation; save the images that you want of it as PNG")
     return image

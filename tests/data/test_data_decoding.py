@@ -6,7 +6,8 @@ import struct
 import zlib
 
 from graf.config import load_config
-from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, read_image
+from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, open_rgb, read_image
+from graf.photographs.reading import open_photograph
 
 import numpy as np
 import pytest
@@ -150,8 +151,20 @@ def test_a_few_bytes_that_say_they_are_huge_take_no_memory(tmp_path):
     chunks = [(b"IHDR", body), (b"IDAT", zlib.compress(bytes(100)))]
     parts = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks]
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-    with pytest.raises(ValueError, match="8193 x 8192 pixels, more than 67,108,864"):
+    with pytest.raises(ValueError, match=r"8193 x 8192 pixels, more than 67,108,864\); save it with fewer than 67 megapixels"):
         read_image(tmp_path / "a.png", DATA)
+
+
+def test_a_jpeg_of_too_many_pixels_is_decoded_at_half_its_size(tmp_path, monkeypatch):
+    Image.new("RGB", (40, 20), (200, 30, 30)).save(tmp_path / "a.jpg", quality=95)
+    monkeypatch.setattr("graf.data.decoding.MOST_PIXELS", 200)
+    assert open_rgb(tmp_path / "a.jpg", (1, 1, 1)).size == (20, 10)
+    monkeypatch.setattr("graf.data.decoding.MOST_PIXELS", 199)
+    with pytest.raises(ValueError, match="20 x 10 pixels, more than 199.*; save it with fewer than"):
+        read_image(tmp_path / "a.jpg", DATA)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # of Pillow itself
+    with pytest.raises(ValueError, match="exceeds limit .*; save it with fewer than 0 megapixels$"):
+        open_photograph(tmp_path / "a.jpg")
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
