@@ -2,8 +2,9 @@
 
     python tools/label_poses.py photos --estimator results/pose
 
-The file is written beside the photographs, in the format that train.py, nerfstudio and instant-ngp read. The cameras are in the
-world frame that the estimator was trained in, with its data.fov. docs/cameras.md says how accurate they are.
+The file is written beside the photographs, one in each class folder, in the format that train.py, nerfstudio and instant-ngp
+read. The cameras are in the world frame that the estimator was trained in, with its data.fov. docs/cameras.md says how accurate
+they are.
 """
 
 import argparse
@@ -15,9 +16,10 @@ from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb
-from graf.data.folders import TRANSFORMS
+from graf.data.folders import TRANSFORMS, camera_file, find_folders
+from graf.data.validation import raise_or_skip
 from graf.errors import GrafError
-from graf.inversion.targets import read_target, target_files
+from graf.inversion.targets import read_target
 from graf.pose.accuracy import accuracy_warning, cameras_of, confidence_of
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import load_estimator
@@ -34,33 +36,61 @@ SHOWN = 10  # photographs whose cameras are logged
 
 def main() -> int:
     args = parser().parse_args()
-    file = args.photos / TRANSFORMS
     if not args.photos.is_dir():
         raise GrafError(f"{args.photos}: no such folder; name the folder of the photographs")
-    if file.exists() and not args.overwrite:
-        raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     estimator = load_estimator(args.estimator, choose_device(args.device))
     data = estimator.config.data
-    paths = target_files([args.photos], data)
+    homes = photographs_by_home(args.photos, data)
+    for file in (home / TRANSFORMS for home in homes):
+        if file.exists() and not args.overwrite:
+            raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
+    paths = [path for inside in homes.values() for path in inside]
     images = torch.stack([read_target(path, data) for path in paths])
     poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)
     sizes = [open_rgb(path, data.background).size for path in paths]
-    write_text(file, transforms_of([path.name for path in paths], sizes, poses, data, confidence=confidence))
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
-        log.info("%s: azimuth %.0f, elevation %.0f degrees", path.name, azimuth, elevation_of_v(height))
+        log.info("%s: azimuth %.0f, elevation %.0f degrees", path.relative_to(args.photos), azimuth, elevation_of_v(height))
+    start = 0
+    for home, inside in homes.items():
+        rows = slice(start, start := start + len(inside))
+        names = [path.relative_to(home).as_posix() for path in inside]
+        sure = None if confidence is None else confidence[rows]
+        write_text(home / TRANSFORMS, transforms_of(names, sizes[rows], poses[rows], data, confidence=sure))
+        log.info("%s: the cameras of %d photographs", home / TRANSFORMS, len(inside))
     check = ["python", "tools/validate_data.py", "--data_dir", str(args.photos)]
     if changed := settings(data, len(paths)):
         check += ["--set", *changed]
-    log.info("%s: the cameras of %d photographs; %s draws them", file, len(paths), shlex.join(check))
+    log.info("%s draws them", shlex.join(check))
     return 0
+
+
+def photographs_by_home(photos: Path, data: DataConfig) -> dict[Path, list[Path]]:
+    """The images in a folder and below it as training finds them, by the folder of their transforms.json: their own, or the
+    highest above it that has images or cameras too, since a file of cameras hides what is below it. Raises DataError."""
+    found = find_folders(dataclasses.replace(data, type="images", datadir=(str(photos),), labels="none"))
+    raise_or_skip(found.faults, data)
+    with_images = {folder.path for folder in found.folders}
+    homes: dict[Path, list[Path]] = {}
+    for folder in found.folders:
+        around = [path for path in (*reversed(folder.path.parents), folder.path) if path.is_relative_to(photos)]
+        home = next(path for path in around if path in with_images or camera_file(path, "auto"))
+        homes.setdefault(home, []).extend(folder.images)
+    for home, inside in homes.items():
+        if len(folders := {path.parent for path in inside}) > 1:
+            log.warning(
+                "%s: its %s names the images of %d folders, which become one class; to keep one class per folder, leave only "
+                "folders in it: move its own images into one, and its files of cameras away",
+                *(home, TRANSFORMS, len(folders)),
+            )
+    return homes
 
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
-    p.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
+    p.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs, or of one folder per class")
     p.add_argument("--estimator", type=Path, required=True, metavar="RUN", help="a run of train_pose.py, or its checkpoint")
     p.add_argument("--overwrite", action="store_true", help="replace an existing transforms.json")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")

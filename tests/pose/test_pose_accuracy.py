@@ -135,6 +135,33 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
     assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
 
 
+@pytest.mark.parametrize(("own_images", "n_classes"), [(0, 2), (2, 1)])
+def test_photographs_in_class_folders_are_labelled_too(run_dir, tmp_path, monkeypatch, own_images, n_classes):
+    image, azimuths = torch.zeros(3, 16, 16, dtype=torch.uint8), [10.0, 20.0, 30.0, 40.0, 50.0]
+    monkeypatch.setattr(label_poses, "cameras_of", lambda _, images: at(azimuths[: len(images)]))  # as if it had learned
+    names = ["red/a", "red/b", "blue/a", *("own_a", "own_b")[:own_images]]
+    for name in names:
+        write_image(tmp_path / "photos" / f"{name}.png", image)
+    arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
+    assert ("become one class" in call(*arguments, cwd=tmp_path)) == bool(own_images)
+    asked = ["data.type=images", f"data.datadir={tmp_path / 'photos'}", "training.batch_size=2"]
+    photos = build_dataset(load_config(CONFIG_DIR / "smoke.yaml", asked))
+    assert (len(photos), len(photos.class_names)) == (len(names), n_classes)
+    torch.testing.assert_close(azimuth_and_v(photos.labels.pose_c2w)[0], torch.tensor(azimuths[: len(names)]))
+    assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
+
+
+def test_a_file_of_cameras_above_class_folders_is_not_hidden_from_training(run_dir, tmp_path):
+    """Training would read it in place of the files in them."""
+    write_image(tmp_path / "photos" / "red" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
+    above = tmp_path / "photos" / "transforms.json"
+    above.write_text("{}")
+    arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
+    assert f"{above.relative_to(tmp_path)}: exists already" in call(*arguments, cwd=tmp_path, status=2)
+    call(*arguments, "--overwrite", cwd=tmp_path)
+    assert [frame["file_path"] for frame in json.loads(above.read_text())["frames"]] == ["red/a.png"]
+
+
 def at(azimuths_deg):
     return poses_at(torch.tensor(azimuths_deg), torch.full((len(azimuths_deg),), 0.4), 3.6)
 
