@@ -6,6 +6,7 @@ import logging
 import shlex
 from collections.abc import Callable
 
+from graf.camera import azimuth_and_v, poses_at
 from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
 from graf.config import PoseConfig
 from graf.data import build_loader
@@ -16,10 +17,16 @@ from graf.pose.splits import Splits, posed_splits
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
 from graf.pose.validation import Validation
+from graf.rotations import pose_errors
 from graf.runtime.files import optional_file
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
 from graf.training.state import load_checkpoint
+
+from torch import Tensor
+
+UPRIGHT_DEG = 5.0  # between cameras and upright ones that look at the origin, at most; those of a hand-held tour are within it
+EQUAL_DISTANCES = 0.05  # relative difference
 
 log = logging.getLogger("graf")
 
@@ -63,6 +70,8 @@ def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]
             f"{len(training)} images are left to train on, fewer than a batch of {config.training.batch_size}; "
             f"set training.batch_size={len(training)}"
         )
+    if config.model.azimuth_bins:
+        require_upright(training.labels.pose_c2w)
     distance = float(training.labels.pose_c2w[..., 3].norm(dim=-1).mean())
     state = PoseState(config, device, distance, processes)
     if checkpoint is not None:
@@ -74,6 +83,25 @@ def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]
     )
     log_number_format(config.training, device)
     return state, splits
+
+
+def require_upright(pose_c2w: Tensor) -> None:
+    """Raises DataError where cameras (N, 3, 4) are not upright, or look past the origin, on average: a distribution over
+    azimuths has none such. Warns of unequal distances."""
+    distances = pose_c2w[..., 3].norm(dim=-1)
+    turned_deg = float(pose_errors(poses_at(*azimuth_and_v(pose_c2w), distances), pose_c2w).rotation_deg.mean())
+    if turned_deg > UPRIGHT_DEG:
+        raise DataError(
+            f"model.azimuth_bins: a distribution over azimuths has only upright cameras that look at the origin, and these "
+            f"are turned against such by {turned_deg:.1f} degrees on average; set model.azimuth_bins=0"
+        )
+    nearest, farthest = float(distances.min()), float(distances.max())
+    if farthest > (1 + EQUAL_DISTANCES) * nearest:
+        log.warning(
+            "the cameras are %.4g to %.4g from the origin, and a distribution over azimuths gives all of them their mean; to "
+            "learn their distances too, set model.azimuth_bins=0",
+            *(nearest, farthest),
+        )
 
 
 def closing_lines(state: PoseState, measured: dict[str, float]) -> dict[str, str]:

@@ -87,6 +87,15 @@ def test_photographs_without_cameras_are_refused(tmp_path):
     assert "learns from images whose cameras are known" in said
 
 
+def test_a_distribution_over_azimuths_takes_a_turntable_and_no_rolled_cameras(tmp_path):
+    for azimuth in range(0, 360, 30):
+        image = torch.full((3, 16, 16), azimuth // 2, dtype=torch.uint8)
+        write_image(tmp_path / "photos" / f"0.5_{azimuth:04d}.png", image)
+    asked = [*SMALL, "model.azimuth_bins=8", "data.v=0.25", "--data_dir", "photos", "--dry_run"]
+    assert "one step: " in call("train_pose.py", *asked, cwd=tmp_path)
+    assert "set model.azimuth_bins=0" in call("train_pose.py", *asked, "--set", "data.roll_deg=90", cwd=tmp_path, status=2)
+
+
 def test_flags_of_other_suites_are_answered_with_ours(tmp_path):
     said = call("train_pose.py", "--max_epochs", "50", "--precision", "16", cwd=tmp_path, status=2)
     assert "--max_epochs: here it is training.max_steps: an epoch is" in said
