@@ -31,6 +31,7 @@ from graf.runtime.files import write_text
 import torch
 
 CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop", "masks")  # that training needs too
+FEWEST_VALIDATED = 10  # images that tell an estimator's error
 SHOWN = 10  # photographs whose cameras are logged
 
 
@@ -46,6 +47,8 @@ def main() -> int:
             raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
+    elif (n_validated := len(estimator.validation["target_pose"])) < FEWEST_VALIDATED:
+        log.warning("%s: its error was measured on %d images only, and may be larger", estimator.checkpoint, n_validated)
     paths = [path for inside in homes.values() for path in inside]
     images = torch.stack([read_target(path, data) for path in paths])
     poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)

@@ -110,21 +110,23 @@ def doubt_about(estimator: TrainedEstimator) -> str:
     if not estimator.validation:
         return "was never validated, so the error of its cameras is unknown; train it longer (its training.max_steps)"
     read, true = (estimator.validation[name].cpu() for name in ("predicted_pose", "target_pose"))
-    error, guess = accuracy(read, true)["azimuth_deg"], _guess_deg(true)
-    if error <= min(NEAR_DEG, guess / 2):
-        return ""
-    return (
-        f"reads azimuths with a median error of {error:.1f} degrees on its validation images, where guessing has {guess:.0f}; "
-        "expect errors as large in these cameras, or train it longer (its training.max_steps)"
-    )
+    found, guessed = accuracy(read, true), _guessed(true)
+    for name, read_what in (("azimuth_deg", "azimuths"), ("rotation_deg", "rotations")):
+        if found[name] > min(NEAR_DEG, guessed[name] / 2):
+            return (
+                f"reads {read_what} with a median error of {found[name]:.1f} degrees on its {len(true)} validation images, "
+                f"where guessing has {guessed[name]:.0f}; expect errors as large in these cameras, or train it longer (its "
+                "training.max_steps)"
+            )
+    return ""
 
 
-def _guess_deg(true: Tensor) -> float:
-    """Median azimuth error in degrees where each of the cameras (N, 3, 4) is guessed to be another of them."""
+def _guessed(true: Tensor) -> dict[str, float]:
+    """`accuracy` where each of the cameras (N, 3, 4) is guessed to be another of them; of a single one, that of any guess."""
     guesses = [true.roll(turn, 0) for turn in range(1, min(len(true), GUESSES))]
     if not guesses:
-        return 90.0
-    return float(pose_errors(torch.cat(guesses), true.repeat(len(guesses), 1, 1)).azimuth_deg.median())
+        return {"azimuth_deg": 90.0, "rotation_deg": 90.0}
+    return accuracy(torch.cat(guesses), true.repeat(len(guesses), 1, 1))
 
 
 def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:

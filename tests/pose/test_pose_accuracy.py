@@ -182,6 +182,25 @@ def test_an_estimator_that_is_near_chance_is_told(run_dir, read, true, doubtful)
     assert "was never validated" in accuracy_warning(dataclasses.replace(estimator, validation={}))
 
 
+def test_an_estimator_that_knows_azimuths_alone_is_told(run_dir):
+    """Cameras that hang upside down, at the right places."""
+    true = at([0.0, 90.0, 180.0, 270.0])
+    read = torch.cat([true[..., :2] * -1, true[..., 2:]], dim=-1)
+    estimator = load_estimator(run_dir)
+    estimator = dataclasses.replace(estimator, validation={"predicted_pose": read, "target_pose": true})
+    assert "reads rotations with a median error of 180.0 degrees on its 4 validation images" in accuracy_warning(estimator)
+
+
+@pytest.mark.parametrize(("n_images", "told"), [(4, True), (12, False)])
+def test_an_error_that_is_of_few_images_is_told(run_dir, tmp_path, monkeypatch, n_images, told):
+    write_image(tmp_path / "photos" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
+    true = at([30.0 * number for number in range(n_images)])
+    right = dataclasses.replace(load_estimator(run_dir), validation={"predicted_pose": true, "target_pose": true})
+    monkeypatch.setattr(label_poses, "load_estimator", lambda *_: right)
+    said = call("tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu", cwd=tmp_path)
+    assert ("its error was measured on 4 images only" in said) == told
+
+
 def test_whoever_takes_cameras_of_a_bad_estimator_is_told(run_dir, tmp_path, smoke, caplog):
     """One that was trained for a single step: by label_poses.py, and by eval.py --invert and --metrics pose."""
     write_image(tmp_path / "photos" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
