@@ -40,6 +40,7 @@ GPU = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
 CPU = ("run_cpu_percent", "machine_cpu_percent")
 HEAT = "cpu_temperature_c"  # in rows of machines with a sensor
 RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # a folder with any of these is a run's
+DEEPEST_RUN = 5  # levels below results; those of find_cameras.py are at results/cameras/round_0/start_1/generator
 SAMPLE = re.compile(r"(\d+)_\w+\.png")
 
 
@@ -151,9 +152,16 @@ def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Runs in the folder or one of its subfolders, the most recently written first."""
-    inside = (*folder.glob("*"), *(path for path in folder.glob("*/*") if not is_run(path.parent)))
-    return sorted(filter(is_run, inside), key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
+    """Runs below the folder, at most DEEPEST_RUN levels, but none inside another; the most recently written first."""
+    found = []
+    for path, subfolders, _ in os.walk(folder, followlinks=True):
+        level = len(Path(path).relative_to(folder).parts)
+        if level and is_run(Path(path)):
+            found.append(Path(path))
+            subfolders.clear()
+        elif level == DEEPEST_RUN:
+            subfolders.clear()
+    return sorted(found, key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
 
 
 def is_run(folder: Path) -> bool:

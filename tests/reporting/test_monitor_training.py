@@ -386,6 +386,15 @@ def test_without_a_run_the_newest_is_shown(results, program, monkeypatch, capsys
     assert "results: no run here; start one with python train.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["cameras/round_1/estimator", "cameras/round_0/start_1/generator"])
+def test_a_run_of_find_cameras_is_seen_too(results, program, monkeypatch, capsys, name):
+    (results / name / "runs" / "inside").mkdir(parents=True)
+    put_rows(results / name / "memory.jsonl", memory_row(NOW - 5, 1), memory_row(NOW, 11), when=NOW)
+    put_rows(results / name / "runs" / "inside" / "memory.jsonl", memory_row(NOW, 1), when=NOW + 5)
+    assert leave_with(program, monkeypatch, "--once") == 0
+    assert capsys.readouterr().out.startswith(f"results/{name}\n")
+
+
 def test_of_a_folder_of_runs_the_runs_are_listed(results, program, monkeypatch, capsys):
     assert leave_with(program, monkeypatch, "results") == 2
     first, *runs = capsys.readouterr().err.splitlines()
