@@ -1,5 +1,6 @@
 """The model card beside an exported generator: what it is, what it was trained on and how it was measured, with a picture."""
 
+import logging
 import os
 import re
 import shlex
@@ -8,7 +9,7 @@ from urllib.parse import quote
 
 from graf.camera import elevation_of_v, rotation_poses
 from graf.config import DataConfig, config_to_dict, flat
-from graf.data.folders import find_folders, is_within
+from graf.data.folders import find_folders, is_within, matching_folders
 from graf.errors import GrafError
 from graf.metrics.memorised import MEMORISED_CAVEAT
 from graf.metrics.results import OF_IMAGES, title
@@ -19,6 +20,8 @@ from graf.pictures.sampling import render_views, sample_objects
 from graf.reporting.pages import TEMPLATES
 from graf.runtime.files import file_sha256, write_text
 from graf.version import __version__
+
+log = logging.getLogger("graf")
 
 OBJECTS, VIEWS, PICTURE_SEED = 4, 6, 0
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
@@ -58,6 +61,9 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
     """The card in Markdown, by templates/model_card.md."""
     data = generator.config.data
     files = [(file.name, file.read_text(encoding="utf-8", errors="replace")) for file in licence_files(data)]
+    absent = [folder for folder in data.datadir if data.type == "images" and not matching_folders(folder)]
+    for folder in absent:
+        log.warning("%s: not on this machine, so that the model card has no licence of it; add it to the card by hand", folder)
     entries = {name: measured[name] for name in OF_IMAGES if isinstance(measured.get(name), dict)}
     return TEMPLATES.get_template("model_card.md").render(
         export=export,
@@ -73,6 +79,7 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
         name_of=lambda folder: Path(folder).name,
         fingerprint=fingerprint,
         licences=files,
+        absent=absent,
         MAX_CHARACTERS=MAX_CHARACTERS,
         settings=flat(config_to_dict(generator.config)),
         keys=MAIN_KEYS,
@@ -91,7 +98,7 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
 
 def licence_files(data: DataConfig) -> list[Path]:
     """Files named like licences, in the data's folders or in the folders within them that hold its images."""
-    folders = [Path(root) for root in data.datadir]
+    folders = [Path(root) for pattern in data.datadir for root in matching_folders(pattern)]
     if data.type == "images":
         homes = [folder.path for folder in find_folders(data).folders]
         folders += [home for home in homes if any(is_within(home, root) for root in folders)]

@@ -93,6 +93,14 @@ def test_the_licence_of_the_data_comes_along(export, smoke, tmp_path, name):
     assert str(tmp_path) not in card
 
 
+def test_of_data_that_is_elsewhere_the_licence_is_not_said_to_be_missing(export, smoke, tmp_path, caplog):
+    generator = Generator(smoke("data.type=images", f"data.datadir={tmp_path / 'chairs'}"))
+    card = text(export, generator)
+    assert "The data's folder `chairs` is not on this machine; its licence was not looked for" in card
+    assert "No licence file was found" not in card and str(tmp_path) not in card
+    assert f"{tmp_path / 'chairs'}: not on this machine" in caplog.text
+
+
 def test_the_picture_is_of_objects_by_views_and_the_same_for_each_export(export, generator):
     card, picture = write_card(export, generator, 12, "", {})
     with Image.open(picture) as image:
