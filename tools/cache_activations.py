@@ -45,6 +45,7 @@ from torch.utils.data import Dataset, default_collate
 from tqdm import tqdm
 
 OUTPUT = "output"  # the name of the network itself among its layers
+PARTS = {"discriminator": "discriminator", "generator": "generator_ema"}  # of a checkpoint, by --network
 LABELS = ("class_index", "elevation_index")
 Recorded = dict[str, tuple[str, Any]]  # layer -> name of the tensor, what is kept of it
 
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--checkpoint", type=Path, required=True, help="a checkpoint file, or a run's folder")
     p.add_argument(
         "--network",
-        choices=["discriminator", "generator"],
+        choices=list(PARTS),
         default="discriminator",
         help="network whose activations are cached; default discriminator",
     )
@@ -124,6 +125,7 @@ def main() -> int:
     keep_freed_memory()
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content, sha256 = read_with_sha256(path)
+    require_part(path, content, args.network)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     config = as_trained(config, content, path)
     if not (args.config or is_set("data.datadir", args.set)):
@@ -143,6 +145,14 @@ def main() -> int:
         raise GrafError(
             "the device's memory is full; try a smaller --batch_size, --resolution or --set nerf.render_samples_per_ray"
         ) from None
+
+
+def require_part(path: Path, content: dict, network: str) -> None:
+    """Raises CheckpointError where the checkpoint has no such network; the data set is not read for it."""
+    parts = recognise(content, path).parts
+    if PARTS[network] not in parts:
+        cures = [f"use --network {other}" for other, part in PARTS.items() if part in parts]
+        raise CheckpointError(f"{path}: holds no {network}, only {', '.join(parts)}; {' or '.join(cures) or 'name another'}")
 
 
 def write(subject: Subject, source: Source, config: Config, args: argparse.Namespace) -> int:

@@ -632,3 +632,11 @@ def test_a_discriminator_alone_is_taken(run, checkpoint, tmp_path):
     status, said = run(*flags, tmp_path / "b", "--network", "generator")
     assert status == 2
     assert "holds no generator, only discriminator" in said
+
+
+@pytest.mark.parametrize("asked", [("--list",), ("--layers", "main.0", "--out", "a")])
+def test_a_network_that_a_checkpoint_has_not_is_told_before_the_data_is_read(run, tool, monkeypatch, asked):
+    monkeypatch.setattr(tool, "build_dataset", lambda *_: pytest.fail("read the data"))
+    status, said = run("--checkpoint", ROOT / "weights" / "toy_cars.safetensors", *asked)
+    assert status == 2
+    assert "holds no discriminator, only generator, generator_ema; use --network generator" in said
