@@ -55,7 +55,8 @@ lint: .venv/ready  ## the style alone
 	$(BIN)/ruff format --check .
 
 .venv/ready: requirements.txt pyproject.toml
-	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
+	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || \
+	    $(BIN)/pip show torch > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
 	$(INSTALL) --editable .

@@ -78,6 +78,13 @@ def test_without_a_card_the_download_is_told_first(make):
     assert not any("--quiet" in line for line in lines)
 
 
+def test_where_torch_is_installed_nothing_is_downloaded_and_told(make):
+    """As after a change of requirements.txt."""
+    assert any("TORCH_INDEX" in line for line in make(".venv/ready"))
+    (make.programs.parent / "requirements.txt").touch()
+    assert not any("TORCH_INDEX" in line for line in make(".venv/ready"))  # its pip knows all packages
+
+
 def test_with_a_card_there_is_nothing_to_tell(make):
     (make.programs / "nvidia-smi").write_text("#!/bin/sh\nexit 0\n")
     (make.programs / "nvidia-smi").chmod(stat.S_IRWXU)
