@@ -6,14 +6,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.commands.jobs import JOBS, OBJECTS, Flag, Job, checked
+from graf.commands.jobs import JOBS, OBJECTS, Flag, Job, seed
 from graf.config import load_config
 from graf.errors import GrafError
-from graf.runtime.command_line import Parser, whole_number
+from graf.runtime.command_line import Parser
 from graf.runtime.console import run_script
-
-LARGEST_SEED = 2**32  # as of training.seed
-seed = checked(whole_number, lambda value: 0 <= value <= LARGEST_SEED, f"a whole number from 0 to {LARGEST_SEED},")
 
 
 def parser() -> argparse.ArgumentParser:

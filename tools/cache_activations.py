@@ -21,6 +21,7 @@ from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
+from graf.commands.jobs import seed
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
@@ -31,7 +32,7 @@ from graf.models.generator import Generator
 from graf.models.registry import build_discriminator
 from graf.rays import cut_patch, low_resolution_grid, sample_patch_grid
 from graf.rng import seeded_rng
-from graf.runtime.command_line import Parser, positive, whole_number
+from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.interruption import Interruption
@@ -95,9 +96,7 @@ def parser() -> argparse.ArgumentParser:
         help="number of failed batches to leave out; after one more the program ends; default 10",
     )
     p.add_argument("--resolution", type=positive, help="pixels per side of generated images; default data.imsize")
-    p.add_argument(
-        "--seed", type=whole_number, default=0, help="seed for the choice of real images, latents and cameras; default 0"
-    )
+    p.add_argument("--seed", type=seed, default=0, help="seed for the choice of real images, latents and cameras; default 0")
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument(
         "--set",

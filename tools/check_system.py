@@ -9,6 +9,7 @@ batch does not fit. Exit status 0: the config fits. 1: it does not fit, and the 
 
 import argparse
 import dataclasses
+import math
 import platform
 import shutil
 import time
@@ -48,8 +49,10 @@ RECORDED_STEPS = EAGER_STEPS + 2  # where steps are recorded, the last of which 
 def main() -> int:
     args = parser().parse_args()
     measure_process()
-    if args.budget_gb is not None and not args.budget_gb > 0:
-        raise GrafError(f"--budget_gb {args.budget_gb:g}: expected more than 0 GB; without it, what is free counts")
+    if args.budget_gb is not None and not 0 < args.budget_gb < math.inf:
+        raise GrafError(
+            f"--budget_gb {args.budget_gb:g}: expected more than 0 GB, and a finite number; without it, what is free counts"
+        )
     config = load_config(args.config, run_overrides(args))
     device = choose_device(args.device)
     log_rows("machine", [*machine(device), number_format(config.training, device), *programs(config.metrics)])

@@ -11,6 +11,7 @@ and the report includes the monitor's findings. Without --run it is measured per
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -66,8 +67,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("expected one of: --pid N, --self_test, or a command behind --, such as -- python train.py")
     if arguments.clean_up and not command:
         parser.error("--clean_up works on a command that is started here, behind --")
-    if not arguments.interval_s > 0:
-        parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
+    if not 0 < arguments.interval_s < math.inf:
+        parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds, and a finite number")
     return arguments, command
 
 

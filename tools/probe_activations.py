@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from activations.files import CachedActivations
+from graf.commands.jobs import seed
 from graf.errors import GrafError
 from graf.rotations import circular_distance
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
 from graf.runtime.interruption import Interruption
@@ -118,6 +119,9 @@ MEANINGS = {
     "held_out": "share of the samples held out for the score; the same share is held out to choose the best probe",
     "seed": "random seed of the split and of the training",
 }
+
+
+TYPES = {"epochs": whole_number, "batch_size": whole_number, "seed": seed}  # of flags; the others are numbers of any kind
 
 
 @dataclasses.dataclass
@@ -227,7 +231,7 @@ def main() -> int:
     parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to predict from the activations")
     for field in dataclasses.fields(Settings):
         meaning = f"{MEANINGS[field.name]}; default {field.default}"
-        parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=meaning)
+        parser.add_argument(f"--{field.name}", type=TYPES.get(field.name, field.type), default=field.default, help=meaning)
     args = parser.parse_args()
     settings = Settings(*(getattr(args, field.name) for field in dataclasses.fields(Settings)))
     if settings.epochs < 1 or settings.batch_size < 1 or not 0 < settings.learning_rate <= 1e30:

@@ -9,6 +9,7 @@ as --max_steps 1000 or --device cpu. At each warning the run is asked to free me
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -27,8 +28,8 @@ def main() -> int:
     if sys.argv[1:] == ["test"]:
         return self_test()
     arguments, rest = parser().parse_known_args()
-    if not arguments.interval_s > 0:
-        raise GrafError(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
+    if not 0 < arguments.interval_s < math.inf:
+        raise GrafError(f"--interval_s {arguments.interval_s}: expected more than 0 seconds, and a finite number")
     overrides = [*arguments.set, *folder_overrides(arguments.data_dir, arguments.output_dir)]
     default, schema = SCRIPTS[arguments.script]
     config = arguments.config or ROOT / "configs" / default

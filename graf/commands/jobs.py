@@ -87,6 +87,10 @@ def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected:
     return parsed
 
 
+LARGEST_SEED = 2**32  # as of training.seed
+seed = checked(whole_number, lambda value: 0 <= value <= LARGEST_SEED, f"a whole number from 0 to {LARGEST_SEED},")
+
+
 def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 

@@ -105,6 +105,12 @@ def test_the_budget_of_the_config_is_kept_to(check, flags):
     assert status == 1 and "0.50 GB free on cpu" in text
 
 
+@pytest.mark.parametrize("budget_gb", ["0", "-1", "nan", "inf"])
+def test_a_budget_is_a_finite_number(check, capsys, budget_gb):
+    assert check("--config", str(SMOKE), "--device", "cpu", "--no_step", "--budget_gb", budget_gb)[0] == 2
+    assert f"--budget_gb {budget_gb}: expected more than 0 GB" in capsys.readouterr().err
+
+
 def test_nothing_is_run_that_would_not_fit(check, module, monkeypatch):
     monkeypatch.setattr(module, "take_steps", lambda *_: pytest.fail("a step was taken"))
     status, text = check("--device", "cpu", "--budget_gb", "0.5")

@@ -316,6 +316,7 @@ def test_a_process_is_watched_until_it_ends(tmp_path):
         ["--pid", "1", "--clean_up"],
         ["--pid", "x"],
         ["--pid", "-5"],
+        ["--pid", "1", "--interval_s", "inf"],
     ],
 )
 def test_the_detector_takes_one_thing_to_watch(tool, words, capsys):
@@ -410,7 +411,7 @@ def test_training_without_its_images_is_an_error(tool, tmp_path, monkeypatch):
         tool("train_with_memory_monitoring").main()
 
 
-@pytest.mark.parametrize("interval_s", ["-1", "0", "nan"])
+@pytest.mark.parametrize("interval_s", ["-1", "0", "nan", "inf"])
 def test_an_interval_that_is_none_is_an_error_before_training(tool, monkeypatch, interval_s):
     program = tool("train_with_memory_monitoring")
     monkeypatch.setattr(program, "watch_command", lambda *_: pytest.fail("a training run was started"))

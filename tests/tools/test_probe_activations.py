@@ -188,3 +188,9 @@ def test_numbers_and_constants_can_be_probed(tool, tmp_path):
         cached = CachedActivations(write(tmp_path / name, activations, azimuth_deg=azimuth_deg))
         experiment = tool.Experiment(cached, tool.build_target(cached, "azimuth"), tool.Settings(epochs=2))
         assert math.isfinite(experiment.result(experiment.run())["mean_angular_error_deg"])
+
+
+def test_a_seed_that_no_generator_takes_is_refused(run, azimuth_folder):
+    status, said = run(azimuth_folder, "--target", "azimuth", "--seed", "99999999999999999999")
+    assert status == 2
+    assert "argument --seed: expected a whole number from 0 to 4294967296" in said
