@@ -45,9 +45,7 @@ def main() -> int | None:
     if arguments.self_test:
         return self_test()
     settings = WatchSettings(arguments.out, arguments.run, arguments.interval_s, arguments.warm_up_s, arguments.clean_up)
-    status = watch_command(command, settings) if command else watch_pid(arguments.pid, settings)
-    log.info("memory: %s", arguments.out / "memory_report.png")
-    return status
+    return watch_command(command, settings) if command else watch_pid(arguments.pid, settings)
 
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -89,7 +87,7 @@ def reports_of(kind: str) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         command = [sys.executable, "-c", LOOP, kind, str(SELF_TEST_STEPS), str(run_dir / "memory.jsonl")]
-        if status := watch_command(command, WatchSettings(run_dir, run_dir, SELF_TEST_INTERVAL_S)):
+        if status := watch_command(command, WatchSettings(run_dir, run_dir, SELF_TEST_INTERVAL_S, tells_report=False)):
             raise SystemExit(status)
         return json.loads((run_dir / "memory_report.json").read_text(encoding="utf-8"))["leaks"]
 

@@ -17,7 +17,7 @@ from graf.config import Config, PoseConfig, load_config
 from graf.errors import GrafError
 from graf.memory.watch import WatchSettings, watch_command
 from graf.runtime.command_line import Parser, add_folder_flags, add_set_flag, folder_overrides
-from graf.runtime.console import log, run_script
+from graf.runtime.console import run_script
 from memory_leak_detector import self_test
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,9 +36,7 @@ def main() -> int:
     run_dir = load_config(config, overrides, schema).run_dir
     command = [sys.executable, str(ROOT / arguments.script), "--config", str(config)]
     command += ["--set", *overrides] if overrides else []
-    status = watch_command(command + rest, WatchSettings(run_dir, run_dir, arguments.interval_s, clean_up=True))
-    log.info("memory: %s", run_dir / "memory_report.png")
-    return status
+    return watch_command(command + rest, WatchSettings(run_dir, run_dir, arguments.interval_s, clean_up=True))
 
 
 def parser() -> argparse.ArgumentParser:

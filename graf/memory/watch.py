@@ -142,14 +142,17 @@ def find_process(pid: int) -> psutil.Process | None:
 
 def write_report(
     watch: ProcessWatch, out: Path, command: str | None = None, pid: int | None = None, exit_status: int | None = None
-) -> None:
-    """memory_report.json and memory_report.png in the folder `out`; where they cannot be written, a warning."""
+) -> bool:
+    """memory_report.json and memory_report.png in the folder `out`; where they cannot be written, a warning. Returns whether
+    they were."""
     content = {"command": command, "pid": pid, "exit_status": exit_status} | watch.as_report()
     try:
         write_text(out / "memory_report.json", json.dumps(content, indent=1))
         draw_curve(watch, out / "memory_report.png")
     except OSError as error:
         log.warning("%s: no report can be written (%s)", out, error)
+        return False
+    return True
 
 
 def draw_curve(watch: ProcessWatch, file: Path) -> None:
@@ -172,21 +175,30 @@ def draw_curve(watch: ProcessWatch, file: Path) -> None:
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """How to watch, and where the report goes."""
+    """How to watch, and where the report goes; tells_report: whether the log names it."""
 
     out: Path
     run_dir: Path | None = None
     interval_s: float = 1.0
     warm_up_s: float = 60.0
     clean_up: bool = False
+    tells_report: bool = True
+
+    def report(self, watch: ProcessWatch, **about: object) -> None:
+        """Write the last report, and name it; `about` as `write_report` takes it."""
+        if write_report(watch, self.out, **about) and self.tells_report:
+            log.info("memory: %s", self.out / "memory_report.png")
 
 
 def watch_command(command: list[str], settings: WatchSettings) -> int:
     """Run the command and watch it. Returns its exit status, 128 + the signal's number where one ended it, as shells do.
 
-    Raises GrafError where it cannot start.
+    Into the folder of a run that ended before a sample could be judged, as by an error in its config, nothing is written: the
+    report of an earlier session may be in it. Raises GrafError where the command cannot start.
     """
-    settings.out.mkdir(parents=True, exist_ok=True)
+    in_run = settings.out == settings.run_dir
+    if not in_run:
+        settings.out.mkdir(parents=True, exist_ok=True)
     with started(command) as (process, _):
         watch = ProcessWatch(process.pid, settings.run_dir, settings.warm_up_s)
         try:
@@ -195,7 +207,8 @@ def watch_command(command: list[str], settings: WatchSettings) -> int:
             status = process.wait()
     if not watch.judged_samples:
         log.warning("memory: too short to tell a leak, or no rows in %s", watch.log.path if watch.log else "the first minute")
-    write_report(watch, settings.out, command=shlex.join(command), exit_status=status)
+    if watch.judged_samples or not in_run:
+        settings.report(watch, command=shlex.join(command), exit_status=status)
     return exit_status(status)
 
 
@@ -212,7 +225,7 @@ def watch_pid(pid: int, settings: WatchSettings) -> None:
         raise GrafError(f"--pid {pid}: the process has ended") from None
     except psutil.AccessDenied:
         raise GrafError(f"--pid {pid}: its memory is not ours to read; it is another user's process") from None
-    write_report(watch, settings.out, pid=pid)
+    settings.report(watch, pid=pid)
 
 
 def observe(process: psutil.Process, watch: ProcessWatch, settings: WatchSettings) -> None:

@@ -376,6 +376,28 @@ def test_the_detector_says_where_its_report_is(tool, tmp_path, monkeypatch, capl
     assert (tmp_path / "memory_report.png").exists()
 
 
+def test_a_report_that_cannot_be_written_is_not_named(tool, tmp_path, monkeypatch, caplog):
+    detector = tool("memory_leak_detector")
+    (tmp_path / "memory_report.json").mkdir()
+    words = ["memory_leak_detector.py", "--out", str(tmp_path), "--interval_s", "0.01", "--", *python("raise SystemExit(3)")]
+    monkeypatch.setattr(sys, "argv", words)
+    with caplog.at_level("INFO", logger="graf"):
+        assert detector.main() == 3
+    assert "no report can be written" in caplog.text and "memory_report.png" not in caplog.text
+
+
+def test_a_run_that_did_not_begin_leaves_no_folder_and_the_last_report(tmp_path, caplog):
+    settings = WatchSettings(tmp_path / "run", tmp_path / "run", interval_s=0.01)
+    assert watch_command(python("raise SystemExit(2)"), settings) == 2
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "memory_report.json").write_text("of the last session")
+    assert watch_command(python("raise SystemExit(2)"), settings) == 2
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["memory_report.json"]
+    assert (tmp_path / "run" / "memory_report.json").read_text() == "of the last session"
+    assert "memory_report.png" not in caplog.text
+
+
 def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, monkeypatch):
     program, started = tool("train_with_memory_monitoring"), []
     monkeypatch.setattr(program, "watch_command", lambda command, settings: started.append((command, settings)) or 3)
