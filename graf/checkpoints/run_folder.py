@@ -33,12 +33,15 @@ Scalars = Mapping[str, float] | None
 
 
 def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and surplus ones are removed.
+    """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and surplus ones are removed, unless
+    this one is from amid bad steps: the last good one is among those before it.
 
     Raises CheckpointWriteError as `save` does.
     """
     run_dir, keep = checkpoint.config.run_dir, checkpoint.config.training.keep_checkpoints
     save(run_dir / NEWEST, checkpoint, scalars, sleep)
+    if checkpoint.state["bad_steps"]:
+        return
     try:
         own = [path for path in (run_dir / FOLDERS[0]).glob("model_*.pt") if KEPT.fullmatch(path.name)]
         for path in sorted(own, key=_saved, reverse=True)[keep - 1 :]:  # model.pt is one of those kept

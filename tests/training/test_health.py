@@ -6,7 +6,7 @@ import weakref
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.run_folder import save_newest
+from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data import Views
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
@@ -164,6 +164,21 @@ def test_a_run_goes_back_once_with_other_draws_and_on_to_its_end(build, monkeypa
     resumed = build()
     load_checkpoint(run_dir / NEWEST, resumed)
     assert resumed.rollbacks == 1
+
+
+def test_runs_that_are_ended_amid_bad_steps_keep_the_last_good_checkpoint(build, monkeypatch):
+    """Though each leaves a checkpoint of its own, and one is kept."""
+    taken, state = spoil(monkeypatch, (4, 5)), build("training.max_steps=20", "training.keep_checkpoints=1")
+    for bad_steps in (1, 2):
+        monkeypatch.setattr(Interruption, "requested", property(lambda _, last=3 + bad_steps: len(taken) == last))
+        train(state, Noise(), Interruption())
+        resumed = build("training.max_steps=20", "training.keep_checkpoints=1")
+        load_checkpoint(state.config.run_dir / NEWEST, resumed)
+        assert resumed.bad_steps == bad_steps
+        state = resumed
+    roll_back(state, Derailed("loss_d is nan"))
+    assert state.step == 2
+    assert [checkpoint_step(read_checkpoint(path)) for path in run_checkpoints(state.config.run_dir)] == [2]
 
 
 def test_the_second_time_a_run_ends_with_the_diagnosis(build, monkeypatch):
