@@ -7,7 +7,7 @@ from pathlib import Path
 from graf.config import CONFIG_DIR, PoseConfig, load_config
 from graf.runtime.command_line import EXIT_STATUSES, Parser, add_run_flags, run_overrides
 from graf.runtime.console import run_script
-from graf.runtime.interruption import requeue_at_start
+from graf.runtime.interruption import end_on_signals
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def main() -> int:
     args = parser().parse_args()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
-    requeue_at_start()
+    end_on_signals()
     # Faults of the config are told before PyTorch is loaded; several processes end together, which takes PyTorch
     config = None if "RANK" in os.environ else read_config(args)
     from graf.commands.train_pose import train_run

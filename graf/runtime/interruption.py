@@ -81,14 +81,20 @@ def exit_status_after(number: int | None) -> int:
     return 128 + number if number and number in (signal.SIGINT, signal.SIGTERM, HANG_UP) else REQUEUE
 
 
-def requeue_at_start() -> None:
-    """Let SIGUSR1 end the process with status REQUEUE until an Interruption is entered: there is nothing to save before.
+def end_on_signals() -> None:
+    """Let signals end the process outside of an Interruption, before the first step and after the last, when there is nothing
+    to save: by SystemExit, so that the run's folder is unlocked. Ctrl-C does so by itself.
 
-    Ctrl-C and SIGTERM already end it with 130 and 143.
+    SIGUSR2, which asks for a clean-up, does nothing until steps are taken.
     """
+    numbers = [number for number in heard_signals() if number != signal.SIGINT]
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(REQUEUE)
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)  # a second signal would keep the folder from being unlocked
+        raise SystemExit(exit_status_after(number))
 
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, end)
+    for number in numbers:
+        signal.signal(number, end)
+    if hasattr(signal, "SIGUSR2"):
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)

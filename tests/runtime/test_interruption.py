@@ -5,7 +5,8 @@ import signal
 
 from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
-from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, requeue_at_start
+from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals
+from graf.runtime.run_lock import run_lock
 
 import pytest
 
@@ -16,7 +17,7 @@ HUNG_UP = ("SIGHUP", 129)
 
 @pytest.fixture
 def restored_handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGUSR2)}
     yield before
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -121,10 +122,43 @@ def test_a_signal_outweighs_the_deadline():
 
 
 def test_sigusr1_before_the_first_step_asks_for_another_start(restored_handlers):
-    requeue_at_start()
+    end_on_signals()
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGUSR1)
     assert ended.value.code == REQUEUE
+
+
+@pytest.mark.parametrize(("name", "status"), [*STATUSES[1:], HUNG_UP])
+def test_a_run_that_is_ended_before_its_first_step_unlocks_its_folder(tmp_path, heard_hang_up, name, status):
+    end_on_signals()
+    with pytest.raises(SystemExit) as ended, run_lock(tmp_path / "run"):
+        try:
+            os.kill(os.getpid(), getattr(signal, name))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # as batch systems send a second one
+    assert ended.value.code == status
+    assert not (tmp_path / "run").exists()
+
+
+def test_after_the_last_step_signals_do_what_they_did_before_the_first(heard_hang_up):
+    end_on_signals()
+    with Interruption():
+        pass
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+
+
+def test_nohup_holds_before_the_first_step_too(restored_handlers):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    end_on_signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_a_clean_up_that_is_asked_for_before_the_first_step_ends_no_run(restored_handlers):
+    signal.signal(signal.SIGUSR2, lambda *_: pytest.fail("it would"))
+    end_on_signals()
+    os.kill(os.getpid(), signal.SIGUSR2)
 
 
 def test_loader_workers_leave_every_signal_to_their_parent(restored_handlers):
