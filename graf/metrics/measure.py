@@ -17,7 +17,7 @@ from typing import Literal
 from graf.config import MetricsConfig
 from graf.config.digest import rendering_sha256
 from graf.data import Views
-from graf.errors import GrafError
+from graf.errors import DataError, GrafError
 from graf.metrics.extractors import EFFICIENTNET_2, INCEPTION, Extractor, choose_extractor, networks_of_training, tell_once
 from graf.metrics.results import FEWEST_IMAGES
 from graf.models.generator import Generator, weights_hash
@@ -92,7 +92,7 @@ def measure_generator(
     dump = None if settings.dump is None else new_folder(settings.dump)
     cuda = generator.background.device.type == "cuda"
 
-    def sample_and_measure(batch_size: int) -> dict | OSError | NotFinite:
+    def sample_and_measure(batch_size: int) -> dict | Exception:
         """The result, or an error, such as one of the cache, to be raised once all ranks are done."""
         if bar is not None:
             bar.reset()
@@ -109,7 +109,7 @@ def measure_generator(
             except Exception as error:
                 if not processes.alone:  # the other ranks wait for the first samples before they can learn of the error
                     next(samples, None)
-                if not isinstance(error, OSError | NotFinite) or is_out_of_memory(error):
+                if not isinstance(error, NO_RESULT) or is_out_of_memory(error):
                     raise
                 return error
 
@@ -284,6 +284,9 @@ def remove_damaged(cache_dir: Path, cache_name: str) -> None:
 
 class NotFinite(GrafError):
     """Generated images have nan or infinite pixels."""
+
+
+NO_RESULT = (OSError, DataError, NotFinite)  # errors of files and images: a run goes on without the measurement
 
 
 class FakeStream(torch_fidelity.GenerativeModelBase):

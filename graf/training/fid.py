@@ -6,7 +6,7 @@ from graf.checkpoints.checkpoint import BEST
 from graf.checkpoints.record import read_record
 from graf.checkpoints.run_folder import save
 from graf.data import Views
-from graf.metrics.measure import MeasureSettings, NotFinite, measure_generator
+from graf.metrics.measure import NO_RESULT, MeasureSettings, measure_generator
 from graf.metrics.results import new_best, summary
 from graf.training.state import TrainState
 
@@ -17,8 +17,8 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
     """FID and KID of the EMA with their protocol, and model_best.pt where they are the best by training.save_best.
 
     The run's random state is left untouched. All processes of a run render and the first measures; the others return {}, and
-    so does the first where a file cannot be read or written, such as the run's cache, or where the images are not finite: the
-    log says so each time.
+    so does the first where a file cannot be read or written, such as a photograph or the run's cache, or where the images are
+    not finite: the log says so each time.
     """
     config, processes = state.config, state.processes
     settings = MeasureSettings(("fid", "kid"), config.training.seed, options=config.metrics_in_training)
@@ -26,7 +26,7 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
         log.info("step %d: measuring FID and KID of %d generated images", state.step, settings.options.counts[1])
     try:
         result = measure_generator(state.generator_ema, dataset, settings, config.run_dir / "cache", processes=processes)
-    except (OSError, NotFinite) as error:
+    except NO_RESULT as error:
         log.warning("step %d: FID and KID cannot be measured (%s); training continues", state.step, error)
         return {}
     if not result:

@@ -21,7 +21,7 @@ from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, read_checkpoi
 from graf.checkpoints.record import read_record, record_path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save, save_newest
 from graf.config import load_config
-from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
+from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, DataError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.console import run_script
 from graf.runtime.processes import Processes
@@ -536,15 +536,22 @@ def test_a_checkpoint_that_another_process_takes_away_is_passed_over(train, tmp_
     assert run_checkpoints(run_dir)[0] == newest_checkpoint(run_dir) == run_dir / NEWEST
 
 
-def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EIO, "Input/output error", "photo.png"), "[Errno 5] Input/output error: 'photo.png'"),
+        (DataError("photo.png: cannot be read"), "photo.png: cannot be read"),
+    ],
+)
+def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, monkeypatch, error, told):
     def fails(*_, **__):
-        raise OSError(errno.EIO, "Input/output error", "photo.png")
+        raise error
 
     monkeypatch.setattr(fid, "measure_generator", fails)
     status, said = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
     assert status == 0
     for step in (1, 2):
-        assert f"step {step}: FID and KID cannot be measured ([Errno 5] Input/output error: 'photo.png')" in said
+        assert f"step {step}: FID and KID cannot be measured ({told})" in said
     assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 2
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from graf.camera import azimuth_and_v
 from graf.config import CONFIG_DIR, MetricsConfig, load_config
 from graf.data import build_dataset
-from graf.errors import GrafError
+from graf.errors import DataError, GrafError
 from graf.metrics import extractors
 from graf.metrics import measure as metrics
 from graf.metrics.measure import MeasureSettings, NotFinite, measure, measure_generator
@@ -551,7 +551,7 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     assert fresh.best == state.best
 
 
-FULL, LOADING, NAN = PermissionError("cache"), MemoryError(), NotFinite("nan")
+FULL, LOADING, NAN, GONE = PermissionError("cache"), MemoryError(), NotFinite("nan"), DataError("photo.png: is missing")
 
 
 @pytest.mark.parametrize(
@@ -559,6 +559,7 @@ FULL, LOADING, NAN = PermissionError("cache"), MemoryError(), NotFinite("nan")
     [
         ((FULL,), (False,), ["any False"]),  # one flag a word: whether the processes agree that memory ran out
         ((NAN,), (False,), ["any False"]),
+        ((GONE,), (False,), ["any False"]),
         ((LOADING, FULL), (True, False), ["any True", "any False"]),  # before a sample is drawn
         ((FULL, FULL), (True, False), ["any False", "any False"]),  # in another process
     ],
