@@ -12,13 +12,15 @@ REQUEUE = 3  # exit status of a run that wants to be started again
 # SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; Windows has neither.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
 HANG_UP = getattr(signal, "SIGHUP", None)
+DEMANDS = signal.SIGINT, signal.SIGTERM
 
 
 class Interruption:
     """A context in which the first of SIGNALS only sets `signal`; a second one interrupts at once.
 
-    SIGHUP does not count: a terminal that closes may send several, and a SIGTERM after them. `signal` may also be set for
-    another process of the run; this process's own first signal, which may come late, then interrupts nothing.
+    SIGHUP does not count, nor does SIGUSR1 unless it follows Ctrl-C or SIGTERM: a terminal that closes and a batch system may
+    send several, and a SIGTERM after them. `signal` may also be set for another process of the run; this process's own first
+    signal, which may come late, then interrupts nothing.
 
     max_hours: counted from when this is made, before the networks; 0 for no limit. It ends a run only after `began` was
     set by a first step: if it were shorter than the start-up, the run would be requeued for ever.
@@ -55,7 +57,7 @@ class Interruption:
         return exit_status_after(self.signal) if self.requested else 0
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if number != HANG_UP:
+        if number in DEMANDS or (number != HANG_UP and self.signal in DEMANDS):
             if self._received:
                 raise KeyboardInterrupt
             self._received = True
@@ -78,7 +80,7 @@ def heard_signals() -> list[int]:
 def exit_status_after(number: int | None) -> int:
     """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 129 after
     SIGHUP, as in shells; else REQUEUE."""
-    return 128 + number if number and number in (signal.SIGINT, signal.SIGTERM, HANG_UP) else REQUEUE
+    return 128 + number if number and number in (*DEMANDS, HANG_UP) else REQUEUE
 
 
 def end_on_signals() -> None:

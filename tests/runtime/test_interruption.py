@@ -72,6 +72,16 @@ def test_a_second_signal_ends_at_once_and_harms_no_file(tmp_path, second):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_batch_system_may_send_several_and_a_sigterm_after_them(capfd, restored_handlers):
+    with Interruption() as interruption:
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert interruption.exit_status == REQUEUE
+        assert not capfd.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
     with Interruption() as interruption:
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
