@@ -14,7 +14,7 @@ from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
 from graf.memory.readings import CpuLoad, Gpu, read_allocator, read_heat
 from graf.memory.snapshot import Census, take_census
-from graf.runtime.files import json_rows
+from graf.runtime.files import append_line, json_rows
 from graf.runtime.limits import GB, memory_available
 
 import torch
@@ -162,8 +162,7 @@ class MemoryMonitor:
     def _write(self, row: dict) -> None:
         with self._harmless("a row cannot be written"), self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(json.dumps(row).encode() + b"\n")
+            append_line(self.path, json.dumps(row))
 
     @contextlib.contextmanager
     def _harmless(self, what: str) -> Iterator[None]:

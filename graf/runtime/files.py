@@ -77,6 +77,20 @@ def write_text(path: Path | str, text: str) -> None:
         temporary.write_text(encodable(text), encoding="utf-8")
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file. Where that fails, as on a full disk, the file is as before: the next line would be glued to half
+    of this one."""
+    left = f"{line}\n".encode()
+    with open(path, "ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
 def write_unless_changed(file: Path, text: str) -> None:
     """Write a text that the user may change: a file that differs stays, with a warning. Raises OSError."""
     if not file.exists():

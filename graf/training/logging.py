@@ -5,6 +5,7 @@ import importlib.util
 import json
 import logging
 import math
+import os
 import statistics
 import time
 import uuid
@@ -15,7 +16,7 @@ from typing import Any
 from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError, GrafError
 from graf.metrics.results import series_name
-from graf.runtime.files import json_rows, optional_file, read_object, set_aside, write_text
+from graf.runtime.files import append_line, json_rows, optional_file, read_object, set_aside, write_text
 from graf.runtime.out_of_memory import first_line
 from graf.training.pace import Pace
 from graf.training.state import RunState
@@ -104,8 +105,8 @@ class RunLog:
     def _append(self, row: dict) -> None:
         if not self.writes:
             return
-        with optional_file("rows of metrics.jsonl"), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with optional_file("rows of metrics.jsonl"):
+            append_line(self.path, json.dumps(row))
 
     def _plot(self, numbers: dict[str, float], step: int) -> None:
         if self.tensorboard is not None:
@@ -192,14 +193,19 @@ def check_monitoring(config: RunConfig) -> None:
 
 
 def _drop_rows_after(step: int, path: Path) -> None:
+    """Drop the rows of later steps, and lines that are none. Where these are the last, the file is cut off before them: a full
+    disk has no room for a copy."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    lines, kept = path.read_bytes().splitlines(keepends=True), []
+    for line in lines:
         match next(json_rows([line]), None):  # None where a crash cut it short, or a disk damaged it
             case {"step": int(taken)} if taken <= step:
-                kept.append(line + "\n")
-    write_text(path, "".join(kept))
+                kept.append(line.rstrip() + b"\n")
+    if lines[: len(kept)] == kept:
+        os.truncate(path, sum(map(len, kept)))
+    else:
+        write_text(path, b"".join(kept).decode(errors="replace"))
 
 
 def _start_wandb(run_dir: Path, config: RunConfig) -> Any:

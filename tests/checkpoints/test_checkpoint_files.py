@@ -1,6 +1,5 @@
 """A run's checkpoints survive whatever befalls a disk: kills at any moment, damage, lack of space, removal."""
 
-import contextlib
 import errno
 import importlib
 import itertools
@@ -31,6 +30,7 @@ from graf.training.state import TrainState
 
 import pytest
 import torch
+from full_disk import small_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -378,18 +378,6 @@ def test_the_first_save_has_none_before_it(state, monkeypatch, waits):
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(99, OSError(errno.EROFS, "Read-only file system")))
     with pytest.raises(CheckpointWriteError, match="Read-only file system.*has no checkpoint yet"):
         save_newest(state.checkpoint(), sleep=waits.append)
-
-
-@contextlib.contextmanager
-def small_files(size):
-    """No file may grow beyond a size, as on a disk that is full; nor may the file that pytest writes to, if it does to one."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_keeps_what_there_was(state, run_dir, waits):

@@ -16,6 +16,7 @@ from graf.runtime.limits import GB, MB
 
 import pytest
 import torch
+from full_disk import small_files
 
 CPU = torch.device("cpu")
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -170,6 +171,15 @@ def test_the_host_and_the_gpu_have_a_limit_each(path, monkeypatch):
         for source in ("host", "workers", "device")[: len(limits)]:
             monitor._judge(source, GB)
         assert [detector.limit_bytes for detector in monitor._detectors.values()] == limits
+
+
+def test_a_row_that_found_no_room_leaves_no_half_line(path):
+    monitor = MemoryMonitor(path, 0.1, CPU)
+    monitor._sample(unique=False)
+    with small_files(path.stat().st_size + 10):
+        monitor._sample(unique=False)
+    monitor._sample(unique=False)
+    assert len(rows(path)) == 2
 
 
 def test_a_failing_disk_is_said_once(tmp_path, caplog):

@@ -10,6 +10,7 @@ import time
 
 import graf.runtime.files
 from graf.runtime.files import (
+    append_line,
     check_writable,
     file_sha256,
     json_rows,
@@ -24,6 +25,7 @@ from graf.runtime.files import (
 )
 
 import pytest
+from full_disk import small_files
 
 
 def test_the_file_appears_with_its_content_and_alone(tmp_path):
@@ -106,6 +108,16 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
     with whole_file(tmp_path / "notes.txt") as temporary:
         temporary.write_text("all")
     assert (tmp_path / "notes.txt").read_text() == "all"
+
+
+def test_a_line_is_appended_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_line(path, "first")
+    with small_files(len("first\nsec")), pytest.raises(OSError, match="File too large"):
+        append_line(path, "second")
+    assert path.read_text() == "first\n"
+    append_line(path, "third")
+    assert path.read_text() == "first\nthird\n"
 
 
 def test_a_folder_removed_meanwhile_is_an_os_error_and_made_again_by_the_next_try(tmp_path):

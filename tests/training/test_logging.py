@@ -1,5 +1,6 @@
 """A run's numbers on the disk: rows that go on where a run does, and what is lost without ending it."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 import torch
+from full_disk import small_files
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
@@ -35,6 +37,25 @@ def test_rows_after_the_step_and_lines_that_are_none_are_dropped(smoke, tmp_path
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(rows) + b'\n{"step": 2, "cut')
     RunLog(tmp_path, smoke("training.monitoring=none"), step=2).close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1, "loss_d": 2.0}\n{"step": 2}\n'
+
+
+@pytest.mark.parametrize("end", [b"", b'{"step": 2, "cut'])
+def test_rows_at_the_end_are_dropped_without_room_for_a_copy(smoke, tmp_path, end):
+    rows = [b'{"step": %d}\n' % step for step in (1, 2, 3, 4)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(rows) + end)
+    with small_files(0):
+        RunLog(tmp_path, smoke("training.monitoring=none"), step=2).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(rows[:2])
+
+
+def test_a_row_that_found_no_room_leaves_no_half_line(smoke, tmp_path):
+    log = RunLog(tmp_path, smoke("training.monitoring=none"), step=0)
+    log.scalars({"loss_d": 1.0}, 1)
+    with small_files(40):
+        log.scalars({"loss_d": 2.0}, 2)
+    log.scalars({"loss_d": 3.0}, 3)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 3]
 
 
 def test_a_log_that_cannot_be_opened_ends_no_run(smoke, tmp_path, caplog):
