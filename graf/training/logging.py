@@ -10,6 +10,7 @@ import statistics
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,9 @@ class RunLog:
             return
         with optional_file("rows of metrics.jsonl"):
             _drop_rows_after(step, self.path)
-        if self.config.training.monitoring == "tensorboard":
-            with optional_file("TensorBoard's events"):
-                self.tensorboard = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=step + 1)
-                config = yaml.safe_dump(config_to_dict(self.config), sort_keys=False)
-                self.tensorboard.add_text("config", f"```\n{config}```", step)
-        elif self.config.training.monitoring == "wandb":
+        config = yaml.safe_dump(config_to_dict(self.config), sort_keys=False)
+        self._to_tensorboard(lambda writer: writer.add_text("config", f"```\n{config}```", step), first_step=step + 1)
+        if self.config.training.monitoring == "wandb":
             self.wandb = _start_wandb(self.run_dir, self.config)
 
     def scalars(self, values: dict[str, Tensor | float], step: int) -> dict[str, float]:
@@ -90,17 +88,14 @@ class RunLog:
 
     def picture(self, name: str, path: Path, step: int) -> None:
         """Add an image file to TensorBoard, if the file exists."""
-        if self.tensorboard is not None and path.is_file():
-            with optional_file("TensorBoard's events"):
-                self.tensorboard.add_image(name, imageio.imread(path), step, dataformats="HWC")
+        if path.is_file():
+            self._to_tensorboard(lambda writer: writer.add_image(name, imageio.imread(path), step, dataformats="HWC"), step)
 
     def close(self) -> None:
-        if self.tensorboard is not None:
-            with optional_file("TensorBoard's events"):
-                self.tensorboard.close()
+        self._close_tensorboard()
         if self.wandb is not None:
             self.wandb.finish()
-        self.tensorboard = self.wandb = None
+        self.wandb = None
 
     def _append(self, row: dict) -> None:
         if not self.writes:
@@ -109,12 +104,29 @@ class RunLog:
             append_line(self.path, json.dumps(row))
 
     def _plot(self, numbers: dict[str, float], step: int) -> None:
-        if self.tensorboard is not None:
-            with optional_file("TensorBoard's events"):
-                for name, value in numbers.items():
-                    self.tensorboard.add_scalar(name, value, step)
+        self._to_tensorboard(lambda writer: [writer.add_scalar(name, value, step) for name, value in numbers.items()], step)
         if self.wandb is not None:
             self.wandb.log(numbers | {"step": step})
+
+    def _to_tensorboard(self, add: Callable[[SummaryWriter], object], first_step: int) -> None:
+        """Add something to TensorBoard's events. A writer that found the disk full writes nothing more: the next call makes
+        another, of events from first_step on."""
+        if not self.writes or self.config.training.monitoring != "tensorboard":
+            return
+        with optional_file("TensorBoard's events"):
+            try:
+                if self.tensorboard is None:
+                    self.tensorboard = _new_writer(self.run_dir / "tensorboard", first_step)
+                add(self.tensorboard)
+            except OSError:
+                self._close_tensorboard()
+                raise
+
+    def _close_tensorboard(self) -> None:
+        writer, self.tensorboard = self.tensorboard, None
+        if writer is not None:
+            with optional_file("TensorBoard's events"):
+                writer.close()
 
 
 class StatusFile:
@@ -206,6 +218,14 @@ def _drop_rows_after(step: int, path: Path) -> None:
         os.truncate(path, sum(map(len, kept)))
     else:
         write_text(path, b"".join(kept).decode(errors="replace"))
+
+
+def _new_writer(folder: Path, first_step: int) -> SummaryWriter:
+    """A writer of a file of its own, which hides earlier events of first_step and later steps."""
+    for file in folder.glob("events.*"):
+        if not file.stat().st_size:  # of a writer that found the disk full
+            file.unlink()
+    return SummaryWriter(str(folder), purge_step=first_step)
 
 
 def _start_wandb(run_dir: Path, config: RunConfig) -> Any:

@@ -105,6 +105,39 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
     assert not (tmp_path / "metrics.jsonl").read_text().count("seconds")
 
 
+def plotted(run_dir):
+    """The steps of a curve in TensorBoard."""
+    events = EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    return [event.step for event in events.Scalars("losses/loss_d")]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_goes_on_once_a_full_disk_has_room(smoke, tmp_path):
+    log, steps = RunLog(tmp_path, smoke("training.monitoring=tensorboard"), step=0), iter(range(1, 10_000))
+    log.scalars({"loss_d": 1.0}, next(steps))
+    log.tensorboard.flush()
+    with small_files(0):
+        for _ in range(2):  # the writer that there is, and one of the full disk; both write in a thread
+            log.scalars({"loss_d": 1.0}, next(steps))
+            while log.tensorboard is not None:
+                log.scalars({"loss_d": 1.0}, next(steps))
+    last = next(steps)
+    log.scalars({"loss_d": 1.0}, last)
+    log.close()
+    assert all(file.stat().st_size for file in (tmp_path / "tensorboard").iterdir())
+    assert plotted(tmp_path) == [1, last]
+
+
+def test_tensorboard_begins_late_where_the_disk_was_full_at_the_start(smoke, tmp_path):
+    (tmp_path / "tensorboard").write_text("a file is in the way")
+    log = RunLog(tmp_path, smoke("training.monitoring=tensorboard"), step=0)
+    (tmp_path / "tensorboard").unlink()
+    log.scalars({"loss_d": 1.0}, 1)
+    log.close()
+    assert plotted(tmp_path) == [1]
+
+
 def test_wandb_knows_a_run_that_is_continued(smoke, tmp_path, monkeypatch):
     started, logged, axes = [], [], []
     run = SimpleNamespace(
