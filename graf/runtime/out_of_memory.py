@@ -16,13 +16,13 @@ SIGNS = (
 NO_ROOM_FOR_CODE = "could not create a primitive"  # all that oneDNN says then; of unsupported shapes it says more
 
 
-class OutOfMemory(GrafError):
+class OutOfMemory(GrafError, MemoryError):
     """Memory does not suffice for the smallest piece of a step."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed: on the GPU, in PyTorch's allocator of the host, in Python itself or in the system."""
-    if isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
         return True
     if isinstance(error, CheckpointWriteError):  # its text holds a path, which may say anything
         return error.__cause__ is not None and is_out_of_memory(error.__cause__)

@@ -15,6 +15,7 @@ from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save
 from graf.errors import CheckpointError, GrafError
 from graf.rng import seeded_rng
 from graf.runtime.device import clean_up
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.training.state import RunState, load_checkpoint
 
 import torch
@@ -30,7 +31,7 @@ class Derailed(GrafError):
     """Training cannot continue from its current weights; the message is the diagnosis."""
 
 
-class HalfUpdated(Derailed):
+class HalfUpdated(Derailed, OutOfMemory):
     """Memory ran out while weights were being updated, so the step cannot be retried."""
 
 
@@ -147,6 +148,8 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
     best = state.best
+    if run_checkpoints(state.config.run_dir):  # or the error below tells the trouble
+        log.warning("%s", trouble)
     path = _load_last_good(state)
     if path is None:
         raise type(trouble)(f"{trouble}. There is no good checkpoint in {state.config.run_dir} to go back to") from None
@@ -156,7 +159,6 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     state.rollbacks, state.best = rollbacks, best
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
-    log.warning("%s", trouble)
     log.warning(
         "rolled back to step %d of %s (from here on latents, cameras and noise differ, seed %d)", state.step, path, seed
     )

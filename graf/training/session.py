@@ -24,7 +24,7 @@ from graf.runtime.files import optional_file
 from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
-from graf.runtime.out_of_memory import OutOfMemory
+from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
 from graf.runtime.precision import repeatable
 from graf.runtime.processes import Processes
 from graf.training.health import Derailed, count_bad_steps, roll_back_all
@@ -129,10 +129,16 @@ class Session:
         return next(self.batches)
 
     def roll_back(self, trouble: Derailed) -> None:
-        """Go back to the last good checkpoint, once in a run. Raises the trouble where there is none, and the second time."""
+        """Go back to the last good checkpoint, once in a run. Raises the trouble where there is none, and the second time,
+        OutOfMemory where memory does not suffice for it."""
         traceback.clear_frames(trouble.__traceback__)  # they hold the step's tensors, and the way back needs memory
         trouble.__context__ = None
-        self.guard.roll_back(partial(roll_back_all, self.state, trouble))
+        try:
+            self.guard.roll_back(partial(roll_back_all, self.state, trouble))
+        except Exception as error:
+            if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(f"out of memory on the way back to the last good checkpoint ({first_line(error)})") from None
         self.log.continue_after(self.state.step)
         self.numbers, self._seconds, self._steps = {}, 0.0, 0
 

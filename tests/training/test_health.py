@@ -305,7 +305,17 @@ def test_out_of_memory_in_the_optimizer_goes_back_and_takes_less(build, monkeypa
     assert all(tensor.isfinite().all() for tensor in weights(state))
 
 
-def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_either(build, monkeypatch):
+def test_out_of_memory_in_an_update_before_the_first_checkpoint_ends_a_run_with_advice(build, monkeypatch):
+    def step(*given, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    state = build()
+    monkeypatch.setattr(state.optimizer_g, "step", step)
+    with pytest.raises(OutOfMemory, match=r"CUDA out of memory.*There is no good checkpoint.*by the plan.*check_system\.py"):
+        train(state, Noise(), Interruption())
+
+
+def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_either(build, monkeypatch, caplog):
     def no_memory(*given):
         raise MemoryError("no room")
 
@@ -318,8 +328,10 @@ def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_
     state = build("training.max_steps=5")
     real = state.optimizer_g.step
     monkeypatch.setattr(state.optimizer_g, "step", step)
-    with pytest.raises(MemoryError, match="no room"):
+    with pytest.raises(MemoryError, match="no room") as error:
         train(state, Noise(), Interruption())
+    assert "by the plan" in str(error.value)
+    assert "step 4: out of memory (CUDA out of memory) while weights were changed" in caplog.text
     assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2
 
 
