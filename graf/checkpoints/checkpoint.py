@@ -91,7 +91,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
             record = make_record(temporary, sha256, content, scalars or {}, after)
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
-        raise CheckpointWriteError(f"{path}: cannot be written ({error}); the previous checkpoint is intact") from error
+        raise CheckpointWriteError(f"{path}: cannot be written ({error})") from error
     with optional_file("records of checkpoints"):
         write_record(path, record)
 

@@ -98,7 +98,9 @@ class Guard:
         if self.run.processes.first and self.saved_step != self.run.step:
             self.optional("checkpoint", self._save)
             if self.saved_step != self.run.step:
-                raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the previous checkpoint is intact")
+                last = f"the last one, of step {self.saved_step}, is intact, and --resume auto continues from it"
+                left = last if self.saved_step else "the run has no checkpoint yet"
+                raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; {left}")
 
     def _finish_before(self, error: Exception) -> None:
         """`finish` before an error ends the run: trouble with the checkpoint is logged and does not hide that error.

@@ -207,6 +207,22 @@ def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
         train(state, Grey(), Interruption())
 
 
+@pytest.mark.parametrize(
+    ("save_every", "told"), [(0, "the run has no checkpoint yet"), (2, "the last one, of step 2, is intact")]
+)
+def test_it_says_what_is_left_too(build, monkeypatch, save_every, told):
+    real = session.save_newest
+
+    def saves(checkpoint, *given):
+        if checkpoint.step == 3:
+            raise RuntimeError(CPU_ALLOCATOR)
+        real(checkpoint, *given)
+
+    monkeypatch.setattr(session, "save_newest", saves)
+    with pytest.raises(OutOfMemory, match=f"step 3: no memory for a checkpoint; {told}"):
+        train(build(f"training.save_every={save_every}"), Grey(), Interruption())
+
+
 @pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), MemoryError()], ids=lambda e: type(e).__name__)
 def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeypatch, error):
     state, real = build("training.save_every=0"), session.RunLog.scalars
