@@ -52,7 +52,7 @@ class Subject:
     process: multiprocessing.Process | None = None
     log_start: int = 0  # of this process's lines in the log
     resumed_step: int = 0
-    old_rows_file: int = 0  # metrics.jsonl before the newest process has dropped the rows of steps that it takes again
+    old_rows: int = 0  # metrics.jsonl before the newest process has dropped the rows of steps that it takes again
 
     @property
     def log_file(self) -> Path:
@@ -71,7 +71,7 @@ class Subject:
         """Start the command, without waiting for it to train."""
         assert not self.alive
         self.log_file.touch()
-        self.log_start, self.old_rows_file = self.log_file.stat().st_size, self._rows_file()
+        self.log_start, self.old_rows = self.log_file.stat().st_size, self._rows_written()
         self.process = FORK.Process(target=_train, args=(self.program, self.arguments, self.log_file, self.halt, self.deadly))
         self.process.start()
 
@@ -86,7 +86,7 @@ class Subject:
         if not self.alive:
             self.start_training()
         step = max(step, self.resumed_step + 1)
-        self.wait(lambda: self._rows_file() != self.old_rows_file and self.step() >= step)
+        self.wait(lambda: self._rows_written() != self.old_rows and self.step() >= step)
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Wait until the condition holds. Raises NotSurvived where the process ends first, or writes nothing for long."""
@@ -145,10 +145,10 @@ class Subject:
     def _rows(self) -> Path:
         return self.run_dir / "metrics.jsonl"
 
-    def _rows_file(self) -> int:
-        """Which file it is: another one after it was replaced."""
+    def _rows_written(self) -> int:
+        """When the file was last written to, by its drop of rows first."""
         with contextlib.suppress(OSError):
-            return self._rows.stat().st_ino
+            return self._rows.stat().st_mtime_ns
         return 0
 
 
