@@ -3,6 +3,7 @@
 import gc
 import os
 import platform
+import signal
 import threading
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
 from graf.metrics.extractors import EfficientNetLite0, EfficientNetLite2
 from graf.runtime.files import encodable
+from graf.runtime.interruption import SIGNALS
 from graf.runtime.limits import GB, available_cores
 from graf.runtime.precision import has_bfloat16
 from graf.runtime.threads import warn_of_one_thread
@@ -78,6 +80,15 @@ def few_objects_to_collect():
     kept, each one would take half a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def signals_end_the_tests():
+    """Not only the program that a test has run in this process, which lets them end it by SystemExit."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
