@@ -433,6 +433,12 @@ def test_an_encoder_is_no_part_of_the_half_that_must_load(smoke, older):
     assert all(torch.equal(network.state_dict()[name], weights[name]) for name in field)
 
 
+def test_an_encoder_of_other_channels_is_not_loaded_at_all(smoke):
+    older = Generator(smoke("encoder.weight=1", "data.alpha=rgba"), 1).state_dict()
+    report = load_partially(Generator(smoke("encoder.weight=1"), 1), older, "x.pt")
+    assert report.loaded and not any(name.startswith("encoder.") for name in report.loaded)
+
+
 def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
     before = TrainState(smoke("training.seed=5"), CPU, 2, 3)
     before.step = 9

@@ -7,7 +7,7 @@ from graf.camera import azimuth_and_v, poses_at, sample_poses
 from graf.config import override
 from graf.data import build_dataset
 from graf.errors import GrafError
-from graf.export.reconstruction import colmap_model, reconstruction_poses, write_reconstruction
+from graf.export.reconstruction import colmap_model, made_from, reconstruction_poses, write_reconstruction
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8
 from graf.rays import camera_rays
@@ -101,6 +101,12 @@ def test_pictures_that_are_there_are_kept_unless_of_another_object(written):
     assert [picture.read_bytes() for picture in pictures] == [made[0], b"kept", *made[2:]]
     write_reconstruction(generator, (-latents, NO_CLASS), pose_c2w, out, 24)
     assert all(picture.read_bytes() not in (b"kept", old) for picture, old in zip(pictures, made, strict=True))
+
+
+def test_pictures_of_other_weights_are_not_kept(written):
+    generator, latents, pose_c2w, *_ = written
+    first, second = (made_from(g, (latents, NO_CLASS), pose_c2w, 24) for g in (generator, Generator(generator.config).eval()))
+    assert first != second
 
 
 def test_a_folder_of_the_users_is_left_alone(written):

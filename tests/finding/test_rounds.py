@@ -185,6 +185,13 @@ def test_the_estimator_learns_from_the_rounds_views(tmp_path):
     assert of_estimator.training.seed == 7 and of_estimator.training.use_amp
 
 
+def test_neither_the_first_round_nor_an_estimator_mirrors(tmp_path):
+    config = load_config(None, ["data.type=images", "data.mirror=0"])
+    first = rounds.unposed(config, Round(tmp_path, 0))
+    of_estimator = rounds.of_estimator(PoseConfig(), config, Round(tmp_path, 1), seed=0)
+    assert first.data.mirror == of_estimator.data.mirror == "none"
+
+
 def test_frames_vary_half_as_much_from_round_2_on(tmp_path):
     pose, config = override(PoseConfig(), ["training.reframe=0.1"]), load_config(None)
     spreads = [rounds.of_estimator(pose, config, Round(tmp_path, number), seed=0).training.reframe for number in range(4)]
@@ -207,6 +214,15 @@ def test_the_surest_of_each_class_are_written_with_their_cameras(tmp_path):
     torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 40.0, 30.0, 50.0]), atol=1e-3, rtol=0)
     torch.testing.assert_close(v, torch.full((4,), 0.3))
     assert [int(read.read(index).float().mean()) for index in range(4)] == [5, 45, 35, 55]
+
+
+def test_cameras_of_photographs_that_are_written_are_those_of_the_crop(tmp_path):
+    def cameras(center_crop):
+        data = load_config(None, ["data.imsize=8", f"data.center_crop={center_crop}"]).data
+        this, found = Round(tmp_path / str(center_crop), 1), found_of([0.9, 0.1])
+        return [(folder / "transforms.json").read_text() for folder in rounds.write_photographs(this, Shots(2), found, 1, data)]
+
+    assert cameras(4) == cameras(0)
 
 
 def test_all_cameras_are_written_by_the_files_own_names(tmp_path):

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf import inversion as module
 from graf.camera import azimuth_and_v, poses_at
@@ -14,8 +15,8 @@ from graf.checkpoints.latents_file import load_latents
 from graf.commands import eval as command
 from graf.commands.eval import Evaluation
 from graf.errors import GrafError
-from graf.inversion import invert, loss, most_renderings, results
-from graf.inversion.camera_search import finalists
+from graf.inversion import camera_search, invert, loss, most_renderings, results
+from graf.inversion.camera_search import finalists, with_other_cameras
 from graf.inversion.loss import Hypotheses, InversionSettings, inversion_loss, keep_in_range, pooling
 from graf.inversion.results import similarity, write_inversion
 from graf.metrics.extractors import EFFICIENTNET, EfficientNetLite0
@@ -243,6 +244,14 @@ def test_finalists_are_the_best_of_each_side_or_class():
     assert finalists(hypotheses([[10.0], [350.0], [15.0]], [0, 0, 1]), torch.tensor([0.2, 0.1, 0.3])) == [1, 2]
     assert finalists(hypotheses([[10.0, 90.0], [12.0, 270.0]]), torch.tensor([0.2, 0.1])) == [1, 0]  # the second camera differs
     assert finalists(hypotheses([[10.0], [12.0]]), torch.tensor([math.nan, math.nan])) != []
+
+
+def test_a_fitted_camera_is_kept_beside_the_best_of_the_grid_for_other_photographs(monkeypatch):
+    losses = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])  # (O, A, V, N): the first photograph is seen from behind
+    grid = losses, torch.tensor([0.0, 180.0]), torch.tensor([0.4])
+    monkeypatch.setattr(camera_search, "on_camera_grid", lambda *_: grid)
+    h = with_other_cameras(SimpleNamespace(targets=[0, 0]), hypotheses([[77.0]]), 1)
+    assert torch.equal(h.azimuth_deg, torch.tensor([[180.0, 77.0]])) and torch.equal(h.v, torch.tensor([[0.4, 0.3]]))
 
 
 def test_hypotheses_stay_in_the_configs_range(refine):

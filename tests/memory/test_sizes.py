@@ -161,6 +161,11 @@ def test_without_a_limit_the_config_decides(overrides, expected):
     assert (sizes.images, sizes.rays) == expected
 
 
+@pytest.mark.parametrize(("steps", "rays"), [(0, 8 * 8), (1, 16 * 16)])
+def test_steps_that_are_not_refined_have_a_ray_per_pixel(refine, steps, rays):
+    assert starting_sizes(refine(f"ccsr.unrefined_steps={steps}"), "cpu", budget_bytes=0).n_rays == rays
+
+
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
 def test_under_a_budget_the_largest_sizes_that_fit_are_taken(share):
     config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8", "training.batch_size=16"])

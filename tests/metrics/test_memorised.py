@@ -118,6 +118,12 @@ def test_views_of_one_object_are_not_independent():
     assert alarms["one"] < 0.05 * 40 < alarms["all"]
 
 
+def test_the_smaller_p_value_of_two_tests_counts_twice():
+    rng = torch.Generator().manual_seed(0)
+    found = p_values(*(Seen(points(40, rng), torch.rand(40, 64, generator=rng) > 0.5) for _ in range(3)))
+    assert found["p_value"] == min(1, 2 * min(found["p_features"], found["p_silhouettes"])) < 1
+
+
 def test_one_image_of_each_object_is_chosen():
     names = ["a", "b", "a", "c", "a", "b"]
     chosen = [one_per_object(names, seed) for seed in range(20)]

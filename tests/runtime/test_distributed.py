@@ -520,6 +520,19 @@ def test_the_shares_of_all_processes_are_the_batch():
     assert shares[1].tolist() == [1, 5, 9]
 
 
+@pytest.mark.parametrize(("rank", "expected"), [(0, ["work", "wait"]), (1, ["wait", "work"])])
+def test_the_first_process_has_its_turn_before_the_others(monkeypatch, rank, expected):
+    order = []
+    monkeypatch.setattr(Processes, "barrier", lambda self: order.append("wait"))
+    Processes(rank, 2).in_turn(lambda: order.append("work"))
+    assert order == expected
+
+
+def test_the_minimum_is_the_smallest_tuple_of_any_process(monkeypatch):
+    monkeypatch.setattr(Processes, "_all_gather", lambda self, numbers: [numbers, (1, 9)])
+    assert Processes(0, 2).minimum((3, 5)) == (1, 9)
+
+
 def test_without_torchrun_there_are_no_other_processes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # some containers set it for purposes of their own
     monkeypatch.delenv("RANK", raising=False)

@@ -168,6 +168,18 @@ def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
     assert torch.equal(state.rng.get_state(), expected.rng.get_state())
 
 
+def test_a_sample_that_ran_out_of_memory_is_drawn_again_from_the_same_random_state(build):
+    state, drawn = build(), []
+
+    def sample():
+        drawn.append(state.sample_latents(2))
+        if len(drawn) == 1:
+            raise MemoryError
+
+    learn.retried(state, sample)
+    assert torch.equal(*drawn)
+
+
 def test_a_backward_pass_that_runs_out_of_memory_leaves_no_half_gradient(build, photographs, labels, monkeypatch):
     expected = build()
     expected.sizes.images = 1

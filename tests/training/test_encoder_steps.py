@@ -171,6 +171,14 @@ def test_parts_of_a_batch_have_the_same_gradients(build, cut_outs, labels):
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
+def test_the_average_has_the_generators_whitening(build, cut_outs, labels):
+    state = build()
+    start = state.generator.encoder.whitening.clone()
+    generator_step(state, labels, cut_outs, labels)
+    whitening = state.generator.encoder.whitening
+    assert torch.equal(state.generator_ema.encoder.whitening, whitening) and not torch.equal(whitening, start)
+
+
 def test_low_resolution_lasts_from_the_first_step_on(build, cut_outs, labels):
     state, sides = build("encoder.first_steps=1", "discriminator.low_res_steps=2"), []
     for state.step in range(4):

@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
@@ -10,10 +11,11 @@ from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data import Views
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
+from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
-from graf.runtime.processes import AnotherProcessFailed, Processes
+from graf.runtime.processes import ALONE, AnotherProcessFailed, Processes
 from graf.training import health, inputs, loop
 from graf.training import step as steps
 from graf.training.graphs import Graphs
@@ -270,12 +272,27 @@ def test_going_back_does_not_forget_what_the_best_file_is_of(build):
     assert state.best["step"] == 9
 
 
-def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build):
+def test_what_a_run_went_back_to_is_saved_with_the_word_that_it_did(build):
+    """Or one that is killed and restarted would go back a second time."""
+    state = build()
+    save_newest(state.checkpoint())
+    roll_back(state, Derailed("trouble"))
+    assert read_checkpoint(state.config.run_dir / NEWEST)["state"]["rollbacks"] == 1
+
+
+DRAWS = {
+    "latents": lambda state: state.sample_latents(4),
+    "noise": lambda state: torch.rand(4, generator=state.device_rng),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build, draw):
     def drawn(n_rollbacks):
         load_checkpoint(path, state)
         for _ in range(n_rollbacks):
             roll_back(state, Derailed("trouble"))
-        return state.sample_latents(4)
+        return draw(state)
 
     state = build()
     save_newest(state.checkpoint())
@@ -333,6 +350,19 @@ def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_
     assert "by the plan" in str(error.value)
     assert "step 4: out of memory (CUDA out of memory) while weights were changed" in caplog.text
     assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2
+
+
+def test_nothing_is_saved_of_a_run_that_failed_on_its_way_back():
+    run, saved = SimpleNamespace(step=3, bad_steps=0, savable=True, processes=ALONE), []
+
+    def half_loaded():
+        run.step = 2
+        raise ValueError("a mistake of ours")
+
+    guard = Guard(run, Interruption(), lambda: saved.append(run.step), empty_caches=False)
+    with pytest.raises(ValueError, match="a mistake of ours"), guard:
+        guard.roll_back(half_loaded)
+    assert saved == []
 
 
 def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(build, monkeypatch):

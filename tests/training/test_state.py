@@ -165,6 +165,13 @@ def test_only_a_ccsr_that_restores_real_images_has_momentum(build, source):
     assert all(group["betas"] == (0.0, 0.9) for group in state.optimizer_d.param_groups)
 
 
+def test_an_encoder_has_momentum(build):
+    state = build("encoder.weight=1")
+    of_encoder = {id(p) for p in state.generator.encoder.parameters()}
+    for group in state.optimizer_g.param_groups:
+        assert group["betas"] == (0.9 if id(group["params"][0]) in of_encoder else 0.0, 0.99)
+
+
 def test_a_state_whose_optimizers_have_one_group_is_loaded(build):
     """Older versions have it so: the moments go to the parameters in their order."""
     saved, state = build(), build()

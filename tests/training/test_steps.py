@@ -541,6 +541,29 @@ def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(bu
     torch.testing.assert_close(generator_step(alone, labels, photographs, labels)["loss_g"], none)
 
 
+@pytest.mark.parametrize(
+    ("learner", "overrides"),
+    [
+        ("generator", (*EVERYTHING, "discriminator.label_weight={}")),
+        ("generator", ("data.alpha=rgba", "encoder.first_steps=0", "encoder.weight={}")),
+        ("discriminator", ("data.alpha=rgba", "discriminator.reconstruction={}")),
+    ],
+    ids=("labels", "encoder", "reconstruction"),
+)
+def test_a_loss_counts_by_its_weight(build, cut_outs, labels, learner, overrides):
+    def gradient(weight):
+        state = build(*(override.format(weight) for override in overrides))
+        images = cut_outs[:, : state.config.data.channels]
+        if learner == "generator":
+            generator_step(state, labels, images, labels)
+        else:
+            discriminator_step(state, images, labels, labels)
+        return torch.cat([p.grad.flatten() for p in getattr(state, learner).parameters()])
+
+    half, one, two = map(gradient, (0.5, 1, 2))
+    assert (two - one - 2 * (one - half)).norm() < 1e-3 * (one - half).norm()
+
+
 @pytest.mark.parametrize(("settings", "weight"), [((), 2), (("encoder.first_steps=3", "encoder.weight=5"), 4)])
 def test_heads_weigh_more_after_an_encoders_first_steps(build, photographs, labels, settings, weight):
     def loss(*more):
@@ -580,6 +603,13 @@ def test_the_average_follows_each_generator_step(build, labels):
     assert bytes_of(state.generator_ema) != start
     for name, p in state.generator_ema.named_parameters():  # beta = 1 / 10 at step 0
         torch.testing.assert_close(p, 0.1 * old[name] + 0.9 * state.generator.state_dict()[name])
+
+
+def test_spectral_norms_follow_each_discriminator_step(build, photographs, labels):
+    state = build("discriminator.spectral_norm=true", "discriminator.condition=none")
+    before = {name: buffer.clone() for name, buffer in state.discriminator.named_buffers()}
+    discriminator_step(state, photographs, labels, labels)
+    assert any(not torch.equal(buffer, before[name]) for name, buffer in state.discriminator.named_buffers())
 
 
 def test_unposed_photographs_need_no_cameras(build, photographs, labels):
@@ -666,14 +696,15 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
     assert all(torch.isfinite(value).all() for value in state.discriminator.state_dict().values())
 
 
-def test_the_blur_is_as_wide_in_the_image_at_a_low_resolution(smoke, photographs, labels, monkeypatch):
-    overrides = "discriminator.low_res_steps=1", "discriminator.blur_steps=1000000", "discriminator.blur_sigma=1.5"
+@pytest.mark.parametrize("losses_of", [(), RELATIVISTIC], ids=("fakes alone", "pairs"))
+def test_the_blur_is_as_wide_in_the_image_at_a_low_resolution(smoke, photographs, labels, monkeypatch, losses_of):
+    overrides = *losses_of, "discriminator.low_res_steps=1", "discriminator.blur_steps=1000000", "discriminator.blur_sigma=1.5"
     state, given = TrainState(smoke(*overrides), torch.device("cpu"), 2, 3), []
     blurred = losses.blurred
     monkeypatch.setattr(losses, "blurred", lambda images, sigma: given.append(sigma) or blurred(images, sigma))
     for sigma in (0.75, 1.5):
         discriminator_step(state, photographs, labels, labels)
-        generator_step(state, labels)
+        generator_step(state, labels, photographs, labels)
         assert given == pytest.approx([sigma] * len(given)) and len(given) >= 3
         given.clear()
         state.advance()
