@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import weakref
 from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
@@ -260,6 +261,22 @@ def test_processes_agree_even_where_only_another_one_failed():
         processes=SimpleNamespace(any=lambda failed: not shrunk),
     )
     assert (result, len(done), len(shrunk)) == (2, 2, 1)
+
+
+def test_a_result_made_beside_a_process_that_failed_is_freed_before_less_is_tried():
+    made, freed = [], []
+
+    def work():
+        result = torch.zeros(1)
+        made.append(weakref.ref(result))
+        return result
+
+    def shrink():
+        freed.append(made[0]() is None)
+        return True
+
+    retry_smaller(work, shrink, "step 3", SimpleNamespace(any=lambda failed: not freed))
+    assert freed == [True]
 
 
 def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch, caplog):

@@ -217,6 +217,14 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
     assert state.sizes.images == 2
 
 
+def test_going_back_passes_over_what_was_saved_amid_bad_steps(build):
+    state = build("training.keep_checkpoints=5")
+    for state.step, state.bad_steps in ((1, 0), (2, 1)):
+        save_newest(state.checkpoint())
+    roll_back(state, Derailed("trouble"))
+    assert (state.step, state.bad_steps) == (1, 0)
+
+
 class OneOfTwo(Processes):
     """A process of two whose other one always answers at once, and like this one."""
 
