@@ -16,7 +16,7 @@ from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb
-from graf.data.folders import TRANSFORMS, camera_file, find_folders
+from graf.data.folders import TRANSFORMS, camera_file, camera_files, find_folders
 from graf.data.validation import raise_or_skip
 from graf.errors import GrafError
 from graf.inversion.targets import read_target
@@ -42,9 +42,9 @@ def main() -> int:
     estimator = load_estimator(args.estimator, choose_device(args.device))
     data = estimator.config.data
     homes = photographs_by_home(args.photos, data)
-    for file in (home / TRANSFORMS for home in homes):
-        if file.exists() and not args.overwrite:
-            raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
+    for file in (file for home in homes for file in camera_files(home, "transforms")):
+        if not args.overwrite:
+            raise GrafError(f"{file}: exists already; --overwrite replaces it with the estimator's cameras")
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
     elif (n_validated := len(estimator.validation["target_pose"])) < FEWEST_VALIDATED:

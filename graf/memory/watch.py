@@ -21,6 +21,7 @@ import psutil
 
 log = logging.getLogger("graf")
 
+REPORT = "memory_report.json"
 CURVE_POINTS = 2000  # kept of the curve, at most
 CHILDREN_EVERY = 10  # samples between looks for new children
 WRAPPER_BYTES = 32 * MB  # a shell or make, whose only child does the work, takes less
@@ -147,7 +148,7 @@ def write_report(
     they were."""
     content = {"command": command, "pid": pid, "exit_status": exit_status} | watch.as_report()
     try:
-        write_text(out / "memory_report.json", json.dumps(content, indent=1))
+        write_text(out / REPORT, json.dumps(content, indent=1))
         draw_curve(watch, out / "memory_report.png")
     except OSError as error:
         log.warning("%s: no report can be written (%s)", out, error)
@@ -193,8 +194,8 @@ class WatchSettings:
 def watch_command(command: list[str], settings: WatchSettings) -> int:
     """Run the command and watch it. Returns its exit status, 128 + the signal's number where one ended it, as shells do.
 
-    Into the folder of a run that ended before a sample could be judged, as by an error in its config, nothing is written: the
-    report of an earlier session may be in it. Raises GrafError where the command cannot start.
+    In the folder of a run that ended before a sample could be judged, as by an error in its config, the report of an earlier
+    session stays, and a folder that the run did not make is not made either. Raises GrafError where the command cannot start.
     """
     in_run = settings.out == settings.run_dir
     if not in_run:
@@ -207,7 +208,7 @@ def watch_command(command: list[str], settings: WatchSettings) -> int:
             status = process.wait()
     if not watch.judged_samples:
         log.warning("memory: too short to tell a leak, or no rows in %s", watch.log.path if watch.log else "the first minute")
-    if watch.judged_samples or not in_run:
+    if watch.judged_samples or not in_run or (settings.out.exists() and not (settings.out / REPORT).exists()):
         settings.report(watch, command=shlex.join(command), exit_status=status)
     return exit_status(status)
 

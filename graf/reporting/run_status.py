@@ -153,14 +153,15 @@ def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
 
 def runs_below(folder: Path) -> list[Path]:
     """Runs below the folder, at most DEEPEST_RUN levels, but none inside another; the most recently written first."""
-    found = []
+    found, seen = [], set()
     for path, subfolders, _ in os.walk(folder, followlinks=True):
-        level = len(Path(path).relative_to(folder).parts)
+        level, place = len(Path(path).relative_to(folder).parts), os.path.realpath(path)
         if level and is_run(Path(path)):
             found.append(Path(path))
             subfolders.clear()
-        elif level == DEEPEST_RUN:
+        elif level == DEEPEST_RUN or place in seen:  # the latter by a link
             subfolders.clear()
+        seen.add(place)
     return sorted(found, key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
 
 

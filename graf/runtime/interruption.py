@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 REQUEUE = 3  # exit status of a run that wants to be started again
@@ -77,6 +77,17 @@ def heard_signals() -> list[int]:
     return [number for number in SIGNALS if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN]
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """A short block, in the main thread, that no signal breaks off."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in heard_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def exit_status_after(number: int | None) -> int:
     """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 129 after
     SIGHUP, as in shells; else REQUEUE."""
@@ -89,14 +100,14 @@ def end_on_signals() -> None:
 
     SIGUSR2, which asks for a clean-up, does nothing until steps are taken.
     """
-    numbers = [number for number in heard_signals() if number != signal.SIGINT]
+    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        for one in numbers:
-            signal.signal(one, signal.SIG_IGN)  # a second signal would keep the folder from being unlocked
-        raise SystemExit(exit_status_after(number))
+        received.append(number)
+        raise SystemExit(exit_status_after(received[0]))
 
-    for number in numbers:
-        signal.signal(number, end)
+    for number in heard_signals():
+        if number != signal.SIGINT:
+            signal.signal(number, end)
     if hasattr(signal, "SIGUSR2"):
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from graf.errors import GrafError, RunFolderError
 from graf.runtime.files import write_text
+from graf.runtime.interruption import deaf
 
 import psutil
 
@@ -53,9 +54,9 @@ class Holder:
 
 
 @contextlib.contextmanager
-def run_lock(run_dir: Path, flag: str = "--set expname=...") -> Iterator[None]:
+def run_lock(run_dir: Path, flag: str = "") -> Iterator[None]:
     """Lock the folder against other runs in this context. A lock that a killed run on this machine left is taken over. flag:
-    the one that names another folder.
+    the one that names another folder, where no config does.
 
     A missing folder is made, and removed again if it stays empty. Raises GrafError where another run has the folder, or a
     process on another machine may have it, RunFolderError where the lock cannot be written.
@@ -65,28 +66,28 @@ def run_lock(run_dir: Path, flag: str = "--set expname=...") -> Iterator[None]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         while not _create(path, me):
-            _take_over(path, me, flag)
+            _take_over(path, me, flag or "--set expname=...")
             if _read(path) == me:
                 break
     except OSError as error:
-        raise RunFolderError(_why_not_writable(run_dir, error)) from None
+        raise RunFolderError(_why_not_writable(run_dir, error, flag)) from None
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the folder may be gone
+        with deaf(), contextlib.suppress(OSError):  # the folder may be gone
             if _read(path) == me:
                 path.unlink()
             if made:
                 run_dir.rmdir()  # refuses unless it is empty
 
 
-def _why_not_writable(run_dir: Path, error: OSError) -> str:
+def _why_not_writable(run_dir: Path, error: OSError, flag: str) -> str:
     """The folder's fault, and the cure."""
     at_fault = next(filter(os.path.exists, (run_dir, *run_dir.parents)), run_dir)
-    or_else = "choose another folder with --set training.outdir=..."
+    or_else = f"choose another folder with {flag or '--set training.outdir=...'}"
     if not at_fault.is_dir():
         key = "expname" if at_fault == run_dir else "training.outdir"
-        return f"{at_fault}: is a file, not a folder; move it, or name another folder with --set {key}=..."
+        return f"{at_fault}: is a file, not a folder; move it, or name another folder with {flag or f'--set {key}=...'}"
     if isinstance(error, PermissionError):
         return f"{at_fault}: no permission to write in this folder; have it granted, or {or_else}"
     room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""

@@ -154,10 +154,11 @@ def test_photographs_in_class_folders_are_labelled_too(run_dir, tmp_path, monkey
 def test_a_file_of_cameras_above_class_folders_is_not_hidden_from_training(run_dir, tmp_path):
     """Training would read it in place of the files in them."""
     write_image(tmp_path / "photos" / "red" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
-    above = tmp_path / "photos" / "transforms.json"
-    above.write_text("{}")
+    above, split = (tmp_path / "photos" / name for name in ("transforms.json", "transforms_train.json"))
     arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
-    assert f"{above.relative_to(tmp_path)}: exists already" in call(*arguments, cwd=tmp_path, status=2)
+    for file in (split, above):
+        file.write_text("{}")
+        assert f"{file.relative_to(tmp_path)}: exists already" in call(*arguments, cwd=tmp_path, status=2)
     call(*arguments, "--overwrite", cwd=tmp_path)
     assert [frame["file_path"] for frame in json.loads(above.read_text())["frames"]] == ["red/a.png"]
 

@@ -17,7 +17,7 @@ from graf.errors import GrafError
 from graf.memory.leaks import LeakReport
 from graf.memory.monitor import MemoryMonitor
 from graf.reporting import run_status, status_page
-from graf.reporting.run_status import Limits, RunStatus, read_status, thinned, trend
+from graf.reporting.run_status import Limits, RunStatus, read_status, runs_below, thinned, trend
 from graf.runtime.limits import GB, MB
 from graf.training.logging import RunLog
 
@@ -393,6 +393,12 @@ def test_a_run_of_find_cameras_is_seen_too(results, program, monkeypatch, capsys
     put_rows(results / name / "runs" / "inside" / "memory.jsonl", memory_row(NOW, 1), when=NOW + 5)
     assert leave_with(program, monkeypatch, "--once") == 0
     assert capsys.readouterr().out.startswith(f"results/{name}\n")
+
+
+def test_a_link_around_lists_no_run_twice(results):
+    before = runs_below(results)
+    (results / "around").symlink_to(results)
+    assert runs_below(results) == before
 
 
 def test_of_a_folder_of_runs_the_runs_are_listed(results, program, monkeypatch, capsys):

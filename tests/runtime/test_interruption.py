@@ -5,7 +5,7 @@ import signal
 
 from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
-from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals
+from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, deaf, end_on_signals
 from graf.runtime.run_lock import run_lock
 
 import pytest
@@ -148,6 +148,22 @@ def test_a_run_that_is_ended_before_its_first_step_unlocks_its_folder(tmp_path, 
             os.kill(os.getpid(), signal.SIGTERM)  # as batch systems send a second one
     assert ended.value.code == status
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_that_goes_lost_before_the_first_step_leaves_the_process_open_to_the_next(heard_hang_up):
+    end_on_signals()
+    for _ in range(2):  # the first as in a finalizer, which no error leaves
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+
+
+def test_no_signal_breaks_off_a_deaf_block(restored_handlers):
+    end_on_signals()
+    with deaf():
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_after_the_last_step_signals_do_what_they_did_before_the_first(heard_hang_up):

@@ -181,6 +181,16 @@ def test_a_file_in_the_place_of_the_folder_is_named_with_the_key_to_change(tmp_p
     assert "make room" not in str(caught.value)
 
 
+@pytest.mark.parametrize("run_dir", ["file", "file/run"])
+def test_where_no_config_names_the_folder_the_flag_that_does_is_named(tmp_path, run_dir):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RunFolderError, match="file: is a file, not a folder; .* with --out$"),
+        run_lock(tmp_path / run_dir, "--out"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("number", "advice"),
     [

@@ -396,6 +396,9 @@ def test_a_run_that_did_not_begin_leaves_no_folder_and_the_last_report(tmp_path,
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["memory_report.json"]
     assert (tmp_path / "run" / "memory_report.json").read_text() == "of the last session"
     assert "memory_report.png" not in caplog.text
+    (tmp_path / "run" / "memory_report.json").unlink()
+    assert watch_command(python("raise SystemExit(2)"), settings) == 2
+    assert (tmp_path / "run" / "memory_report.json").is_file()  # of a run that ended before its first row
 
 
 def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, monkeypatch):
