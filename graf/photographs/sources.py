@@ -135,9 +135,9 @@ def _read_transforms(file: Path) -> dict:
 
 
 def photograph_of(frame: dict, file: Path) -> Path | None:
-    """The photograph that a frame of a transforms.json names; None where there is none."""
+    """The photograph that a frame of a transforms.json names, links followed; None where there is none."""
     try:
-        return image_file(file.parent, frame["file_path"], READ)
+        return image_file(file.parent, frame["file_path"], READ, links_may_leave=True)
     except ValueError:
         return None
 
@@ -151,7 +151,7 @@ def with_masks_of_frames(photographs: list[Source], cameras: dict[Path, dict]) -
     for file, content in cameras.items():
         for frame in content["frames"]:
             with contextlib.suppress(ValueError):
-                mask_of[photograph_of(frame, file)] = image_file(file.parent, frame.get("mask_path"))
+                mask_of[photograph_of(frame, file)] = image_file(file.parent, frame.get("mask_path"), links_may_leave=True)
     masks = set(mask_of.values())
     return [replace(source, mask=source.mask or mask_of.get(source.file)) for source in photographs if source.file not in masks]
 

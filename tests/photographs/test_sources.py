@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from graf.photographs.sources import Source, find_sources, output_names
+from graf.photographs.sources import Source, find_sources, output_names, photograph_of, with_masks_of_frames
 
 import pytest
 from PIL import Image
@@ -87,6 +87,19 @@ def test_links_are_followed_once(folder):
     (root / "a" / "loop").symlink_to(root)
     (root / "c").symlink_to(root / "a")
     assert len(find_sources(root).photographs) == 1
+
+
+def test_frames_may_name_links_to_photographs_and_masks_elsewhere(folder):
+    root = folder("store/a.jpg", "set/b.jpg", masks=["store/m.png"]) / "set"
+    (root / "images").mkdir()
+    (root / "images" / "a.jpg").symlink_to(root.parent / "store" / "a.jpg")
+    (root / "m.png").symlink_to(root.parent / "store" / "m.png")
+    frames = [{"file_path": "./images/a", "mask_path": "m.png"}, {"file_path": str(root / "images" / "a.jpg")}]
+    file = root / "transforms.json"
+    assert [photograph_of(frame, file) for frame in frames] == 2 * [root / "images" / "a.jpg"]
+    assert photograph_of({"file_path": "../store/a.jpg"}, file) is None
+    photographs = with_masks_of_frames(find_sources(root).photographs, {file: {"frames": frames[:1]}})
+    assert places(photographs) == {"b.jpg": None, "images/a.jpg": "m.png"}
 
 
 def test_names_are_told_apart_whatever_their_case():

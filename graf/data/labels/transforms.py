@@ -120,21 +120,27 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"not readable as JSON ({reason}); correct or export it again") from None
 
 
-def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTENSIONS) -> Path:
-    """The image of a frame, whose extension may be left out, in or below the folder. Raises ValueError."""
+def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTENSIONS, links_may_leave: bool = False) -> Path:
+    """The image of a frame, whose extension may be left out, in or below the folder. Raises ValueError.
+
+    links_may_leave: the name has to lie in the folder, and may be a link to elsewhere.
+    """
     if not isinstance(file_path, str) or not file_path.strip() or "\0" in file_path:
         raise ValueError("file_path must name an image beside the file")
     for name in dict.fromkeys((file_path, file_path.replace("\\", "/"))):  # Windows
         for suffix in ("", *extensions, *map(str.upper, extensions)):
             candidate = folder / f"{name}{suffix}"
             if os.path.isfile(candidate):  # no error for a name that is too long
-                return _inside(candidate, folder)
-    _inside(folder / name, folder)
+                return _inside(candidate, folder, links_may_leave)
+    _inside(folder / name, folder, links_may_leave)
     raise ValueError("the file of this frame is missing; put it back or remove the frame")
 
 
-def _inside(path: Path, folder: Path) -> Path:
-    """A path, by its name below the folder. Raises ValueError for one outside, be it by a link."""
+def _inside(path: Path, folder: Path, links_may_leave: bool) -> Path:
+    """A path, by its name below the folder. Raises ValueError for one outside, be it by a link unless links may leave it."""
+    absolute, home = os.path.abspath(path), os.path.abspath(folder)
+    if links_may_leave and Path(absolute).is_relative_to(home):
+        return folder / os.path.relpath(absolute, home)
     if not is_within(path, folder):
         raise ValueError("file_path leaves the folder; move the image into it and name it relative to it")
     if path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts:
