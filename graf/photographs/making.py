@@ -168,12 +168,13 @@ def remove_stale(folder: Path, made: set[Path]) -> None:
     """Remove PNGs that an earlier run made of photographs that have changed or gone since. Those that the user has moved or
     copied to where they are stay, with a warning."""
     others = {file: note for file in sorted(folder.rglob("*.png")) if file not in made and (note := _note(file))}
-    moved = [file for file, note in others.items() if note.get("at") != file.relative_to(folder).as_posix()]
+    place_of = {file: file.relative_to(folder).as_posix() for file in others}
+    moved = [file for file, place in place_of.items() if others[file].get("at", place) != place]  # older notes have none
     for file in others.keys() - moved:
         file.unlink()
     if moved:
         log.warning(
             "%d pictures in %s are not where this tool wrote them, such as %s; they stay, and training takes them too: remove "
             "copies that you do not want",
-            *(len(moved), folder, one_line(str(moved[0].relative_to(folder)))),
+            *(len(moved), folder, one_line(place_of[moved[0]])),
         )

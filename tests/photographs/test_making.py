@@ -1,11 +1,13 @@
 """Frames of one area: by names that any file may have, and with the size that they would have had without their variation."""
 
+import json
+
 from graf.photographs.cropping import around, extent
-from graf.photographs.making import Options, at_one_area, make_photograph
+from graf.photographs.making import NOTE, Options, at_one_area, make_photograph, remove_stale
 from graf.photographs.sources import Source
 
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, PngImagePlugin
 
 NAMES = ("a.png", "na\udcffme.png", "c.png", "d.png")
 
@@ -47,3 +49,12 @@ def test_noted_sides_do_not_drift_when_frames_are_made_again(made):
     for margin in (0.3, 0.1) * 4:  # as if photographs of longer objects came and went
         made = at_one_area(made, Options(margin=margin))
     assert [each.side for each in made] == pytest.approx([48] * 4, abs=1)
+
+
+def test_stale_pictures_of_older_notes_go_and_others_pictures_stay(tmp_path):
+    note = PngImagePlugin.PngInfo()
+    note.add_text(NOTE, json.dumps({"of": [], "how": "plain", "side": 9, "cut_off": False}))  # without its place
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png", pnginfo=note)
+    Image.new("RGB", (9, 9)).save(tmp_path / "b.png")
+    remove_stale(tmp_path, set())
+    assert [file.name for file in tmp_path.iterdir()] == ["b.png"]
