@@ -28,7 +28,8 @@ SPLITS = (
     "transforms_test.json",
 )  # NeRF-Blender's, read where there is no other
 CameraFile = Literal["transforms", "eg3d", "colmap"]
-COLMAP_FOLDERS = ("dense/sparse", "", "sparse", "sparse/0", "colmap/sparse/0")  # dense: undistorted
+COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0")
+UNDISTORTED = "dense/sparse"  # the model of dense/images, and the first where these are there
 HIDDEN = ("@eaDir", "__MACOSX")  # folders of Synology and of macOS
 PEEKED = 2**16  # characters
 GRAF = "https://github.com/autonomousvision/graf"
@@ -233,7 +234,9 @@ def camera_file(folder: Path, labels: str) -> CameraFile | None:
 def camera_files(folder: Path, kind: CameraFile) -> list[Path]:
     """The files in a folder that have the cameras of its images; none where it has no file of this kind."""
     if kind == "colmap":
-        models = [folder / name for name in COLMAP_FOLDERS]
+        has_undistorted = (folder / "dense/images").is_dir()
+        names = (UNDISTORTED, *COLMAP_FOLDERS) if has_undistorted else (*COLMAP_FOLDERS, UNDISTORTED)
+        models = [folder / name for name in names]
         files = [(model / f"cameras{suffix}", model / f"images{suffix}") for model in models for suffix in (".bin", ".txt")]
         return list(next((pair for pair in files if all(file.is_file() for file in pair)), ()))
     files = [folder / (TRANSFORMS if kind == "transforms" else DATASET_JSON)]

@@ -392,3 +392,11 @@ def test_the_undistorted_photographs_beside_their_model_are_taken(tmp_path):
     write_text(tmp_path / "sparse" / "0", POSES)  # of the photographs as they were
     views = build_dataset(config(tmp_path))
     assert {str(tmp_path / "dense" / "images")} == {str(Path(file).parent) for file in views.files}
+
+
+def test_an_undistorted_model_without_its_photographs_comes_after_the_others(tmp_path):
+    put(tmp_path / "images")
+    write_text(tmp_path / "dense" / "sparse", POSES.flip(0))
+    assert build_dataset(config(tmp_path)).label_source == "colmap"
+    write_text(tmp_path / "sparse" / "0", POSES)
+    torch.testing.assert_close(build_dataset(config(tmp_path)).labels.pose_c2w, POSES, atol=1e-4, rtol=0)
