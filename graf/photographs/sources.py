@@ -121,7 +121,7 @@ def read_transforms(file: Path) -> dict:
     if len(contents) == 1:
         return contents[0]
     frames = [with_shared(content, frame) for content in reversed(contents) for frame in content["frames"]]
-    return {"frames": list({str(frame["file_path"]): frame for frame in frames}.values())}
+    return {"frames": list({photograph_of(frame, file) or str(frame["file_path"]): frame for frame in frames}.values())}
 
 
 def _read_transforms(file: Path) -> dict:

@@ -1,9 +1,10 @@
 """What lies in a folder is sorted: photographs, masks, videos, and what cannot be read."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from graf.photographs.sources import Source, find_sources, output_names, photograph_of, with_masks_of_frames
+from graf.photographs.sources import Source, find_sources, output_names, photograph_of, read_transforms, with_masks_of_frames
 
 import pytest
 from PIL import Image
@@ -100,6 +101,22 @@ def test_frames_may_name_links_to_photographs_and_masks_elsewhere(folder):
     assert photograph_of({"file_path": "../store/a.jpg"}, file) is None
     photographs = with_masks_of_frames(find_sources(root).photographs, {file: {"frames": frames[:1]}})
     assert places(photographs) == {"b.jpg": None, "images/a.jpg": "m.png"}
+
+
+def test_frames_of_splits_are_one_for_each_photograph(folder):
+    file = folder("train/a.jpg") / "transforms.json"
+    for split, names in (("train", ["./train/a", "gone"]), ("test", ["train/a.jpg", "gone"])):
+        content = {"frames": [{"file_path": name} for name in names]}
+        file.with_name(f"transforms_{split}.json").write_text(json.dumps(content))
+    assert sorted(frame["file_path"] for frame in read_transforms(file)["frames"]) == ["./train/a", "gone"]
+
+
+def test_photographs_have_the_names_of_their_folder_on_disks_that_ignore_case(folder, monkeypatch):
+    root = folder("IMG_1.JPG", "b.jpg")
+    monkeypatch.setattr("os.path.isfile", lambda path: Path(path).name.lower() in ("img_1.jpg", "b.jpg"))
+    for path in ("IMG_1", "IMG_1.jpg", "IMG_1.JPG"):
+        assert photograph_of({"file_path": path}, root / "transforms.json") == root / "IMG_1.JPG"
+    assert photograph_of({"file_path": "b"}, root / "transforms.json") == root / "b.jpg"
 
 
 def test_names_are_told_apart_whatever_their_case():
