@@ -23,8 +23,9 @@ _FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmen
 FOLDERS = (*_FOLDERS, *map(str.capitalize, _FOLDERS))
 CLASSES = ("map", "alpha")  # in the names of folders that may be of photographs, too
 SAMPLE = 200  # photographs that a pattern is tried on
+RING = 0.03  # of the sides: the border of a frame
 LOOKED_AT = 9  # masks that are opened, of which most have to look like masks
-NEGATIVE = 0.95  # share of the frame's edge that is object, from which on a mask is taken for a negative
+NEGATIVE = 0.95  # share of the border that is object, from which on a mask is taken for a negative
 
 
 class Masks(NamedTuple):
@@ -69,9 +70,17 @@ def find_masks(files: Sequence[Path], masks: str) -> Masks:
     return Masks(mask_of, frozenset(used | _others_of(used, mask_of, files)))
 
 
+def border(size: tuple[int, int]) -> np.ndarray:
+    """The pixels (H, W) along the frame."""
+    ring = np.ones(size, dtype=bool)
+    y, x = (max(2, round(RING * side)) for side in size)
+    ring[y:-y, x:-x] = False
+    return ring
+
+
 def is_negative(seen: np.ndarray) -> bool:
-    """Whether a mask, whose object these pixels (H, W) are, shows the frame's edge as object: it is black for the object."""
-    return bool(np.concatenate([seen[0], seen[-1], seen[:, 0], seen[:, -1]]).mean() > NEGATIVE)
+    """Whether a mask, whose object these pixels (H, W) are, shows the border as object: it is black for the object."""
+    return bool(seen[border(seen.shape)].mean() > NEGATIVE)
 
 
 def _others_of(used: set[Path], mask_of: dict[Path, Path], files: Sequence[Path]) -> set[Path]:

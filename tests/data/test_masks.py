@@ -7,6 +7,7 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.data.decoding import mask_opacity
 from graf.data.folders import find_folders
+from graf.data.masks import is_negative
 from graf.errors import DataError
 
 import numpy as np
@@ -159,6 +160,13 @@ def test_negatives_are_told(tmp_path, caplog, inverted, told):
             ImageOps.invert(Image.open(file)).save(file)
     build_dataset(config(tmp_path))
     assert (f"{len(inverted)} of 3 masks seem to be negatives, such as {tmp_path}/a_mask.png" in caplog.text) == told
+
+
+def test_a_thin_line_around_a_mask_makes_no_negative_and_hides_none():
+    mask = np.zeros((200, 200), dtype=bool)
+    mask[80:120, 80:120] = True
+    lined = np.pad(mask[1:-1, 1:-1], 1, constant_values=True)
+    assert not is_negative(mask) and not is_negative(lined) and is_negative(~mask)
 
 
 def test_masks_without_photographs_are_left_out_with_the_others(tmp_path):

@@ -3,7 +3,7 @@
 import functools
 from types import ModuleType
 
-from graf.photographs.cutout.plain import border
+from graf.data.masks import border
 from graf.photographs.cutout.segments import filled_object
 from graf.photographs.reading import EXTRA
 

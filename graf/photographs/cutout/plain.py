@@ -1,12 +1,12 @@
 """Cuts an object out of a photograph before a plain wall, whose colour may change slowly across it, as by a vignette."""
 
+from graf.data.masks import border
 from graf.photographs.cutout.segments import filled_object
 
 import numpy as np
 from scipy.ndimage import binary_propagation, gaussian_gradient_magnitude, maximum_filter
 from skimage.color import rgb2lab
 
-RING = 0.03  # of the sides: the border that is taken for wall
 TRIMMED_FITS = 8
 LOOSEST, TIGHTEST = 14.0, 6.0  # distance from the wall's colour in CIELAB units, at which the object begins
 SPREADS = 4.0  # the same in standard deviations of the wall's own colours
@@ -29,14 +29,6 @@ def cut_plain(rgb: np.ndarray) -> np.ndarray:
     near = _distance(lab, wall) < tolerance
     is_wall = _reached(near | _shadow(lab, wall), ring & near)
     return filled_object(~is_wall, holes=_distance(lab, wall) < tolerance / 2)
-
-
-def border(size: tuple[int, int]) -> np.ndarray:
-    """The pixels (H, W) along the frame."""
-    ring = np.ones(size, dtype=bool)
-    y, x = (max(2, round(RING * side)) for side in size)
-    ring[y:-y, x:-x] = False
-    return ring
 
 
 def _wall(lab: np.ndarray, where: np.ndarray) -> tuple[np.ndarray, float, float]:
