@@ -24,7 +24,9 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
 OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
-MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size
+MOST_PIXELS = (
+    2**26
+)  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size, but for data.center_crop
 THUMBNAIL = 8  # pixels a side
 
 LARGEST_FRAME = 1.5  # in units of an image's longer side
@@ -78,7 +80,8 @@ def thumbnail(image: Image.Image, data: DataConfig) -> Tensor:
 def read_alpha(file: str | os.PathLike, data: DataConfig, frame: Frame = CENTRE_SQUARE) -> Tensor | None:
     """The file's opacity as (imsize, imsize) uint8, cropped and resized as by `read_image`; None for an image without
     transparency. Raises ValueError as `read_image` does."""
-    alpha = _open(file, data.on_bad_file == "error", lambda image: _alpha_channel(_cut_out(image, frame.mask)))
+    can_skip, may_halve = data.on_bad_file == "error", not data.center_crop
+    alpha = _open(file, can_skip, lambda image: _alpha_channel(_cut_out(image, frame.mask)), may_halve=may_halve)
     return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data, frame, 0)))
 
 
@@ -95,7 +98,7 @@ def open_with_alpha(
         image = _cut_out(image, mask)
         return _on_background(image, data.background), None if data.alpha == "ignore" else _alpha_channel(image)
 
-    image, alpha = _open(file, data.on_bad_file == "error", rgb_and_alpha)
+    image, alpha = _open(file, data.on_bad_file == "error", rgb_and_alpha, may_halve=not data.center_crop)
     if alpha is None and data.alpha == "rgba":
         raise ValueError(NO_ALPHA)
     return image, alpha
@@ -121,14 +124,20 @@ def open_straight(file: str | os.PathLike, formats: tuple[str, ...] = OPENED) ->
     return _open(file, False, straight, formats)
 
 
-def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Image], T], formats: tuple[str, ...] = OPENED) -> T:
-    """`convert` of a file's decoded, upright image. Raises as `open_rgb` does."""
+def _open(
+    file: str | os.PathLike,
+    can_skip: bool,
+    convert: Callable[[Image.Image], T],
+    formats: tuple[str, ...] = OPENED,
+    may_halve: bool = True,
+) -> T:
+    """`convert` of a file's decoded, upright image. may_halve: not where its pixels are counted. Raises as `open_rgb` does."""
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
     try:
         with Image.open(file, formats=formats) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if may_halve and image.width * image.height > MOST_PIXELS:
                 image.draft("RGB", (image.width // 2, image.height // 2))  # a JPEG is decoded at half its size
             if image.width * image.height > MOST_PIXELS:
                 raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")

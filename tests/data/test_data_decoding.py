@@ -6,7 +6,7 @@ import struct
 import zlib
 
 from graf.config import load_config
-from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, open_rgb, read_image
+from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, open_rgb, read_alpha, read_image
 from graf.photographs.reading import open_photograph
 
 import numpy as np
@@ -165,6 +165,15 @@ def test_a_jpeg_of_too_many_pixels_is_decoded_at_half_its_size(tmp_path, monkeyp
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # of Pillow itself
     with pytest.raises(ValueError, match="exceeds limit .*; save it with fewer than 0 megapixels$"):
         open_photograph(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("read", [read_image, read_alpha])
+def test_no_jpeg_is_halved_whose_pixels_center_crop_counts(tmp_path, monkeypatch, read):
+    Image.new("RGB", (40, 20), (200, 30, 30)).save(tmp_path / "a.jpg", quality=95)
+    monkeypatch.setattr("graf.data.decoding.MOST_PIXELS", 200)
+    read(tmp_path / "a.jpg", DATA)
+    with pytest.raises(ValueError, match="40 x 20 pixels, more than 200.*; save it with fewer than"):
+        read(tmp_path / "a.jpg", dataclasses.replace(DATA, center_crop=8))
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
