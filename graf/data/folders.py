@@ -245,6 +245,12 @@ def camera_files(folder: Path, kind: CameraFile) -> list[Path]:
     return [file for file in files if file.exists()]
 
 
+def name_of_cameras(folder: Path, kind: CameraFile) -> Path:
+    """The file that faults of a folder's cameras name; for several splits `transforms_*.json`."""
+    files = camera_files(folder, kind)
+    return files[0].with_name("transforms_*.json") if kind == "transforms" and len(files) > 1 else files[-1]
+
+
 def has_poses(dataset_json: Path) -> bool:
     """Whether the labels of a dataset.json are lists, as EG3D's; StyleGAN's are numbers of classes."""
     try:

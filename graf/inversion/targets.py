@@ -11,7 +11,7 @@ from graf.config import DataConfig
 from graf.config.name_pattern import name_pattern
 from graf.data.cameras.corrections import corrected_cameras
 from graf.data.decoding import EXTENSIONS, Frame, open_rgb, read_image, square_side
-from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
+from graf.data.folders import Folder, Item, camera_file, camera_files, is_image, name_of_cameras
 from graf.data.labels import items_by_files
 from graf.data.labels.intrinsics import problem_of_shape
 from graf.data.labels.names import items_by_name, v_flag
@@ -157,11 +157,12 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     found = {item.file.resolve(): item for item in items}
     poses = []
     for path, home in zip(paths, homes, strict=True):
-        item, file = found.get(path.resolve()), camera_files(home, folders[home].cameras)[-1]
+        item, kind = found.get(path.resolve()), folders[home].cameras
+        file = name_of_cameras(home, kind)
         has_camera = item is not None and item.pose_c2w is not None
         about = {path.resolve()}
         if not has_camera and (item is not None or not items):  # the whole file is at fault
-            about.add(file.resolve())
+            about |= {each.resolve() for each in (file, *camera_files(home, kind))}
         own = [fault for fault in faults if Path(fault.where).resolve() in about]
         if has_camera:  # those of the file are of other images' cameras, too
             own += depth_faults([item], str(file), data)

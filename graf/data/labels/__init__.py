@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.data.cameras.corrections import with_opengl_axes
-from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, camera_files
+from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, name_of_cameras
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
 from graf.data.labels.names import items_by_name, names_have_cameras, unmatched_pattern, with_named_classes
@@ -64,7 +64,7 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
             cure = "add one, or set data.labels: filename or none"
             faults.append(Fault(str(folder.path), f"no {FILES[source]} has the cameras of these images; {cure}"))
             continue
-        where = str(camera_files(folder.path, source)[-1])
+        where = str(name_of_cameras(folder.path, source))
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)

@@ -309,6 +309,16 @@ def test_the_splits_of_nerf_blender_are_one_class_with_cameras(tmp_path):
     assert len(build_dataset(config(tmp_path))) == 1
 
 
+def test_faults_of_splits_name_all_of_them(tmp_path, caplog):
+    put_splits(tmp_path)
+    settings = config(tmp_path, "data.near=4", "data.far=5", "data.radius=4.5")
+    with pytest.raises(DataError, match=r"/transforms_\*\.json: "):
+        build_dataset(settings)
+    file = tmp_path / "train" / NAMES[0]
+    assert known_poses([file], settings.data) is None
+    assert f"{file}: its camera is not used, {tmp_path / 'transforms_*.json'}: " in caplog.text
+
+
 def test_a_frames_own_focal_length_comes_before_the_files_angle(tmp_path):
     put(tmp_path, ["a.png"])
     frame = {"file_path": "a.png", "transform_matrix": torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])]).tolist()}
