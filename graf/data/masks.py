@@ -65,9 +65,15 @@ def find_masks(files: Sequence[Path], masks: str) -> Masks:
     mask_of = {file: mask for file, mask in found.items() if file not in used}
     if not are_masks:
         may_be_class = pattern.endswith("/NAME") and any(word in pattern.lower() for word in CLASSES)
+        may_be_class |= _are_shared(mask_of)
         are_many = 2 * len(mask_of) > len(files) - len(used.intersection(files))
         return Masks({}, frozenset(), mask_of if are_many and not may_be_class else {}, pattern.removeprefix("./"))
     return Masks(mask_of, frozenset(used | _others_of(used, mask_of, files)))
+
+
+def _are_shared(mask_of: dict[Path, Path]) -> bool:
+    """Whether photographs of several folders have one mask: it is in the folder of one more class."""
+    return len({(file.parent, mask) for file, mask in mask_of.items()}) > len(set(mask_of.values()))
 
 
 def border(size: tuple[int, int]) -> np.ndarray:

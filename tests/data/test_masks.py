@@ -80,6 +80,17 @@ def test_photographs_named_like_masks_stay_photographs(tmp_path):
     assert build_dataset(config(tmp_path)).class_names == ["cars", "maps"]
 
 
+def test_a_class_named_masks_beside_others_of_the_same_names_is_one(tmp_path):
+    for folder in ("hats", "masks", "shoes"):
+        for name in ("1.png", "2.png"):
+            photograph(tmp_path / folder / name)
+    assert build_dataset(config(tmp_path)).class_names == ["hats", "masks", "shoes"]
+    for name in ("1.png", "2.png"):
+        (tmp_path / "shoes" / name).unlink()
+    with pytest.raises(DataError, match=r"2 images have a file named like a mask, .*; set \.\./masks/NAME to take them"):
+        build_dataset(config(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["{}_mask.png", "masks/{}.png"])
 def test_files_named_like_masks_that_do_not_look_like_them_are_a_fault(tmp_path, name):
     for photo in ("a", "b"):
