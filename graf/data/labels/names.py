@@ -46,7 +46,7 @@ def names_have_cameras(folders: Sequence[Folder], data: DataConfig) -> bool:
     if 0 < 2 * len(told) < len(files):
         log.warning(
             "%d of %d names look like cameras, such as %s; most do not, so none is read as one. If these are cameras, put "
-            "their images into a folder of their own (or set data.labels: filename)",
+            "their images into a folder of their own",
             *(len(told), len(files), one_line(told[0])),
         )
     return 2 * len(told) >= len(files) > 0

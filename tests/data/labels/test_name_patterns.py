@@ -81,6 +81,8 @@ def test_numbers_of_frames_are_not_taken_for_degrees_in_silence(tmp_path, caplog
 def test_a_few_names_that_look_like_cameras_are_none(tmp_path, caplog):
     assert not dataset(tmp_path, ["2024_05.png", *(f"IMG_a{i}.png" for i in range(2))]).posed
     assert "1 of 3 names look like cameras, such as 2024_05.png; most do not, so none is read as one" in caplog.text
+    assert "If these are cameras, put their images into a folder of their own" in caplog.text
+    assert "data.labels" not in caplog.text  # prepare_photos.py says it, too
     with pytest.raises(DataError, match=r"IMG_a0\.png: no label in the name"):
         dataset(tmp_path, ["2024_05.png"], labels="filename", v="[0.5]")
     assert dataset(tmp_path / "half", ["0_0000.png", "a.png"], v="[0.5]", on_bad_file="skip").posed
