@@ -167,10 +167,12 @@ def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -
 
 
 def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
-    """Warn of images in or below the folder of a transforms.json that it does not name."""
+    """Warn of images in or below the folder of a transforms.json that it does not name, but not of those of the same names as
+    in it: images_2, images_4 and images_8 of nerfstudio are smaller copies."""
     inside = [file for folder in folders if folder.cameras == "transforms" for file in images_below(folder.path)]
     known = {item.file for item in items} | {item.mask for item in items} | find_masks(inside, data.masks).files
-    unnamed = sorted(set(inside) - known)
+    names = {item.file.name for item in items}
+    unnamed = sorted(file for file in set(inside) - known if file.name not in names)
     if unnamed:
         log.warning(
             "%d images beside or below a transforms.json are not named in it, and are not used, such as %s",

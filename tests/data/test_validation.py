@@ -137,7 +137,7 @@ def test_paths_of_frames_that_lead_into_the_folder(tmp_path, monkeypatch):
 
 
 def test_images_that_no_frame_names_are_counted(tmp_path, caplog):
-    for name in ("a.png", "b.png", "below/c.png", ".trash/d.png", "a_mask.png"):
+    for name in ("a.png", "images_2/a.png", "b.png", "below/c.png", ".trash/d.png", "a_mask.png"):
         put(tmp_path / name)
     frame = {"file_path": "a", "transform_matrix": matrix(0.0), "mask_path": "a_mask.png"}
     put_transforms(tmp_path, [frame])
