@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
+from graf.config.strict import one_line
 from graf.data.decoding import stored_orientation
 from graf.data.folders import IMAGES, Folder, camera_file
 from graf.data.labels import FILES, label_source
@@ -176,10 +177,23 @@ def _named(examined: list[Examined], cameras: dict[Path, dict], left_out: dict[s
         if below and below.isdisjoint(of_frames):
             raise DataError(f"{file}: no file_path names a photograph that was kept; correct them, or take --labels none")
         named |= of_frames
+    _warn_of_unnamed_folders(examined, [file.parent for file in cameras])
     for each in examined:
         if each.source.file not in named:
             left_out[each.source.place] = "no transforms.json names it; --labels none takes all without cameras"
     return [each for each in examined if each.source.file in named]
+
+
+def _warn_of_unnamed_folders(examined: list[Examined], homes: list[Path]) -> None:
+    """Warn of folders that lie in none with a transforms.json, and whose photographs are left out for it."""
+    photographs = [each.source for each in examined if not each.source.video]
+    outside = sorted({one.folder for one in photographs if not any(map(one.file.is_relative_to, homes))})
+    if outside:
+        log.warning(
+            "%d folders have no transforms.json in them or above, such as %s: their photographs are left out; give them one, "
+            "or take --labels none to take all without cameras",
+            *(len(outside), one_line(outside[0])),
+        )
 
 
 def _warn_of_turned(sources: list[Source]) -> None:

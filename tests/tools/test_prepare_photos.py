@@ -219,6 +219,20 @@ def test_photographs_that_no_frame_names_are_left_out_and_stored_turns_are_told(
     assert len(list((tmp_path / "set" / "images").rglob("*.png"))) == 2
 
 
+def test_a_folder_without_cameras_beside_one_with_them_is_told(tmp_path):
+    frames = [{"file_path": "0.png", "transform_matrix": [[1, 0, 0, 0], [0, 0, -1, -3.6], [0, 1, 0, 0], [0, 0, 0, 1]]}]
+    for folder in ("a", "b"):
+        (tmp_path / "photos" / folder).mkdir(parents=True)
+        scene(0).save(tmp_path / "photos" / folder / "0.png")
+    (tmp_path / "photos" / "a" / "transforms.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "1 folders have no transforms.json in them or above, such as b: their photographs are left out" in printed
+    (tmp_path / "photos" / "a" / "transforms.json").rename(tmp_path / "photos" / "transforms.json")
+    frames[0]["file_path"] = "a/0.png"
+    (tmp_path / "photos" / "transforms.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    assert "have no transforms.json in them" not in call(TOOL, "photos", "other", cwd=tmp_path)
+
+
 def test_masks_that_frames_name_cut_their_photographs_out_and_are_none(tmp_path):
     folder = tmp_path / "photos" / "my\u00a0mugs"  # with a space that no terminal shows
     (folder / "cut").mkdir(parents=True)
