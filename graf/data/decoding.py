@@ -24,9 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
 OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
-MOST_PIXELS = (
-    2**26
-)  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size, but for data.center_crop
+MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size
 THUMBNAIL = 8  # pixels a side
 
 LARGEST_FRAME = 1.5  # in units of an image's longer side

@@ -22,11 +22,7 @@ from graf.errors import DataError, GrafError
 from torch import Tensor
 
 TRANSFORMS, DATASET_JSON = "transforms.json", "dataset.json"
-SPLITS = (
-    "transforms_train.json",
-    "transforms_val.json",
-    "transforms_test.json",
-)  # NeRF-Blender's, read where there is no other
+SPLITS = tuple(f"transforms_{split}.json" for split in ("train", "val", "test"))  # NeRF-Blender's, where there is no other
 CameraFile = Literal["transforms", "eg3d", "colmap"]
 COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0")
 UNDISTORTED = "dense/sparse"  # the model of dense/images, and the first where these are there
