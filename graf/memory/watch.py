@@ -14,7 +14,7 @@ from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
 from graf.runtime.files import json_rows, save_figure, write_text
-from graf.runtime.interruption import heard_signals
+from graf.runtime.interruption import heard_by
 from graf.runtime.limits import GB, MB, memory_limit, process_status
 
 import psutil
@@ -281,8 +281,7 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
         with contextlib.suppress(psutil.NoSuchProcess, ValueError):  # Windows' console sends Ctrl-C to the command itself
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in heard_signals()}  # the command ignores what this one does
-    try:
+    with heard_by(forward):  # the command ignores what this one does
         try:
             process = psutil.Popen(command, start_new_session=True)
         except OSError as error:
@@ -290,9 +289,6 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
         for number in early:
             send(number)
         yield process, received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def request_clean_up(process: psutil.Process) -> int | None:

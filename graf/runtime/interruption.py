@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 REQUEUE = 3  # exit status of a run that wants to be started again
 # SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; Windows has neither.
@@ -34,12 +35,12 @@ class Interruption:
         self._deadline = clock() + 3600 * max_hours if max_hours else math.inf
 
     def __enter__(self) -> "Interruption":
-        self._before = {number: signal.signal(number, self._receive) for number in heard_signals()}
+        self._heard = heard_by(self._receive)
+        self._heard.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._heard.__exit__(*error)
 
     @property
     def requested(self) -> bool:
@@ -78,9 +79,9 @@ def heard_signals() -> list[int]:
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
-    """A short block, in the main thread, that no signal breaks off."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in heard_signals()}
+def heard_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """A block, in the main thread, whose signals go to the handler; with signal.SIG_IGN none breaks it off."""
+    before = {number: signal.signal(number, handler) for number in heard_signals()}
     try:
         yield
     finally:

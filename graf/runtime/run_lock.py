@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from graf.errors import GrafError, RunFolderError
 from graf.runtime.files import write_text
-from graf.runtime.interruption import deaf
+from graf.runtime.interruption import heard_by
 
 import psutil
 
@@ -74,7 +75,7 @@ def run_lock(run_dir: Path, flag: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        with deaf(), contextlib.suppress(OSError):  # the folder may be gone
+        with heard_by(signal.SIG_IGN), contextlib.suppress(OSError):  # the folder may be gone
             if _read(path) == me:
                 path.unlink()
             if made:

@@ -5,7 +5,7 @@ import signal
 
 from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
-from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, deaf, end_on_signals
+from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals, heard_by
 from graf.runtime.run_lock import run_lock
 
 import pytest
@@ -158,9 +158,9 @@ def test_a_signal_that_goes_lost_before_the_first_step_leaves_the_process_open_t
     assert ended.value.code == 143
 
 
-def test_no_signal_breaks_off_a_deaf_block(restored_handlers):
+def test_no_signal_breaks_off_a_block_that_ignores_them(restored_handlers):
     end_on_signals()
-    with deaf():
+    with heard_by(signal.SIG_IGN):
         os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(SystemExit):
         os.kill(os.getpid(), signal.SIGTERM)
