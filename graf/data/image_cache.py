@@ -7,7 +7,6 @@ import contextlib
 import errno
 import logging
 import math
-import multiprocessing
 import os
 import shutil
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graf.config import Config
+from graf.data.loader import start_method
 from graf.runtime.files import remove_leftovers
 from graf.runtime.limits import GB, local_processes, memory_limit
 
@@ -123,7 +123,7 @@ def image_cache(n: int, fingerprint: str, config: Config, folder: Path) -> Image
     data, memory = config.data, config.memory
     shape = (n, 3 if data.alpha == "ignore" else 4, data.imsize, data.imsize)
     may_use = min(memory.budget_gb * GB or math.inf, memory_limit()) // local_processes()
-    shared = config.training.nworkers == 0 or multiprocessing.get_start_method() == "fork"
+    shared = config.training.nworkers == 0 or start_method() == "fork"
     in_memory = shared and math.prod(shape) <= min(data.cache_gb * GB, MEMORY_SHARE * may_use)
 
     def named(shape: tuple[int, ...]) -> Path:

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing.connection
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
@@ -129,7 +130,9 @@ class Batches:
         self._workers = [child for child in multiprocessing.active_children() if child not in before]
         if self._workers:
             # A worker that dies while it looks at torch's event for their end leaves it locked, and setting it would hang.
-            # `close` kills the workers instead, so torch gets another event to set.
+            # `close` kills the workers instead, so torch gets another event to set. Workers that are not forked look for the
+            # event by its name, which is gone with the last reference.
+            self._event_of_workers = self._batches._workers_done_event
             self._batches._workers_done_event = threading.Event()
         leave_deaths_to_reader()
 
@@ -234,6 +237,7 @@ def build_loader(
             num_workers=n_workers,
             prefetch_factor=data.prefetch_factor if n_workers else None,  # torch refuses a number without workers
             pin_memory=torch.device(device).type == "cuda",
+            multiprocessing_context=start_method() if n_workers else None,
             worker_init_fn=leave_interrupts_to_parent,
             generator=torch.Generator(),
         )
@@ -245,6 +249,12 @@ def build_loader(
 def loader_processes(config: Config) -> int:
     """The number of loader processes: training.nworkers, but not more than there are cores."""
     return min(config.training.nworkers, MAX_WORKERS, available_cores())
+
+
+def start_method() -> str:
+    """How loader processes start: as forks on Linux, where Python does so by itself up to 3.13, and elsewhere as Python does.
+    A process that is not forked imports PyTorch anew and has no images in memory but its own."""
+    return "fork" if sys.platform == "linux" else multiprocessing.get_start_method()
 
 
 def leave_interrupts_to_parent(_worker: int) -> None:

@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -100,6 +101,26 @@ def test_workers_do_not_change_the_batches():
     helped = take(build_loader(dataset, config("data.hflip=true", "training.nworkers=2"), "cpu", 2), 8)
     for (expected, _), (images, _) in zip(alone, helped, strict=True):
         assert torch.equal(images, expected)
+
+
+@pytest.mark.parametrize("method", sorted({"spawn", "forkserver"} & set(multiprocessing.get_all_start_methods())))
+def test_workers_that_are_not_forked_load_the_same_batches(method, monkeypatch, caplog):
+    dataset = Numbered(True)
+    alone = take(build_loader(dataset, config(), "cpu"), 3)
+    monkeypatch.setattr(loader_module, "start_method", lambda: method)
+    helped = take(build_loader(dataset, config("training.nworkers=1"), "cpu"), 3)
+    for (expected, _), (images, _) in zip(alone, helped, strict=True):
+        assert torch.equal(images, expected)
+    assert not caplog.text  # of a worker that died
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as they are on Linux")
+def test_workers_on_linux_are_forks_whatever_python_does(monkeypatch):
+    """Python 3.14 starts others."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "forkserver")
+    loader = build_loader(Numbered(True), config("training.nworkers=1"), "cpu")
+    assert type(worker_of(loader)).__name__ == "ForkProcess"
+    loader.close()
 
 
 def test_hflip_mirrors_about_half_and_only_when_asked():
@@ -227,8 +248,9 @@ def test_a_death_interrupts_nothing_but_the_reading():
 @pytest.fixture
 def locked(monkeypatch):
     """locked() leaves the event that ends workers as one leaves it that dies while it looks whether it is to end."""
-    events, make = [], torch.multiprocessing.Event
-    monkeypatch.setattr(torch.multiprocessing, "Event", lambda: events.append(make()) or events[-1])
+    context = multiprocessing.get_context(loader_module.start_method())
+    events, make = [], context.Event
+    monkeypatch.setattr(context, "Event", lambda: events.append(make()) or events[-1])
     return lambda: events[-1]._cond.acquire()
 
 

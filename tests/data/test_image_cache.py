@@ -1,6 +1,5 @@
 """Photographs that are kept decoded: the same pixels and batches as read from their files, in memory and in a file."""
 
-import multiprocessing
 import pickle
 import shutil
 from collections import namedtuple
@@ -132,7 +131,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
 
 def test_processes_that_are_not_forked_share_a_file(tmp_path, monkeypatch):
     put_images(tmp_path / "photographs")
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
+    monkeypatch.setattr(image_cache, "start_method", lambda: "spawn")
     settings = config(tmp_path / "photographs", 1, **{"training.nworkers": 2})
     dataset = build_dataset(settings, tmp_path / "cache")
     assert len(files_in(tmp_path / "cache")) == 1
