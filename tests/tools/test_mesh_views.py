@@ -165,10 +165,17 @@ def test_a_mesh_that_cannot_be_drawn_says_why(tmp_path):
             read_mesh(file, up="y")
 
 
+def test_without_moderngl_one_line_says_so(data, monkeypatch):
+    monkeypatch.setattr("meshes.views.moderngl", None)
+    with pytest.raises(GrafError, match="moderngl, which is not installed; pip install moderngl"):
+        MeshRenderer(data)
+
+
 def test_without_opengl_the_message_names_the_packages(data, monkeypatch):
     def no_library(**_):
         raise Exception("libEGL.so.1 not loaded")
 
+    pytest.importorskip("moderngl")
     monkeypatch.setattr("moderngl.create_context", no_library)
     with pytest.raises(GrafError, match="libEGL.so.1 not loaded.*apt install libgl1 libegl1"):
         MeshRenderer(data)

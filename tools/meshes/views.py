@@ -13,12 +13,16 @@ from graf.data.raycast import LIGHT
 from graf.errors import GrafError
 from meshes.reading import Part
 
-import moderngl
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+
+try:
+    import moderngl
+except ImportError:  # requirements.txt leaves it out where it has no wheel
+    moderngl = None
 
 SUPERSAMPLING = 4  # samples along each side of a pixel
 TEXTURE_SIDE = 1024  # pixels, at most
@@ -59,7 +63,13 @@ class MeshRenderer:
     """An OpenGL context, and the mesh that was last shown to it."""
 
     def __init__(self, data: DataConfig):
-        """Views of data.imsize pixels a side with data.fov, between data.near and data.far. Raises GrafError without OpenGL."""
+        """Views of data.imsize pixels a side with data.fov, between data.near and data.far. Raises GrafError without
+        moderngl or OpenGL."""
+        if moderngl is None:
+            raise GrafError(
+                "meshes are drawn with the package moderngl, which is not installed; pip install moderngl (it needs a C++ "
+                "compiler on Linux with an ARM processor)"
+            )
         self.data = data
         try:
             platform = {"backend": "egl"} if sys.platform == "linux" else {}
@@ -103,12 +113,12 @@ class MeshRenderer:
             samples = torch.frombuffer(bytearray(self.frame.read(components=4, dtype="f2")), dtype=torch.float16)
         return _resolved(samples.float().view(*self.frame.size, 4)).flip(0)  # OpenGL's first row is the lowest
 
-    def _triangles(self, part: Part) -> moderngl.VertexArray:
+    def _triangles(self, part: Part) -> "moderngl.VertexArray":
         corners = np.hstack([part.positions, part.normals, part.texture_positions, part.colours]).astype(np.float32)
         names = ("position", "normal", "texture_position", "colour")
         return self.context.vertex_array(self.program, [(self.context.buffer(corners.tobytes()), "3f 3f 2f 4f", *names)])
 
-    def _texture(self, image: Image.Image | None) -> moderngl.Texture:
+    def _texture(self, image: Image.Image | None) -> "moderngl.Texture":
         image = Image.new("RGBA", (1, 1), "white") if image is None else image.copy()
         image.thumbnail((TEXTURE_SIDE, TEXTURE_SIDE))
         pixels = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM).tobytes()
