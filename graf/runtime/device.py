@@ -1,5 +1,6 @@
 """The device of a run: choosing it, why PyTorch cannot use a GPU, and how its memory and the CPU's are kept or given back."""
 
+import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -157,6 +158,7 @@ def freeze_imports() -> None:
     if not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
+        atexit.register(gc.unfreeze)  # Triton's binding tells of each of its objects that is left at the end
 
 
 def clean_up() -> None:

@@ -100,6 +100,21 @@ def test_a_peak_is_this_process_own():
     assert 48 * 2**20 < int(done.stdout) < len(ballast)
 
 
+AT_THE_END = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count()))
+from graf.runtime.device import freeze_imports
+freeze_imports()
+assert gc.get_freeze_count() > 0
+"""
+
+
+def test_what_is_frozen_is_collected_at_the_end():
+    command = [sys.executable, "-c", AT_THE_END]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+
+
 def test_a_system_that_does_not_tell_has_ru_maxrss(monkeypatch):
     pytest.importorskip("resource")
     monkeypatch.setattr(device, "process_bytes", lambda name: None)
