@@ -39,8 +39,8 @@ class Version:
 VERSIONS = (
     Version("2.6.0", "0.21.0", "3.10"),  # the lowest, as requirements.txt says
     Version("2.9.1", "0.24.1", "3.12"),
-    Version("2.14.1", "0.29.1", "3.11"),
-    Version("", "", "3.13"),
+    Version("2.14.1", "0.29.1", "3.13"),
+    Version("", "", "3.14"),
 )
 
 
