@@ -1,6 +1,7 @@
 """eval.py as a user types it, on a run of configs/smoke.yaml."""
 
 import functools
+import importlib.util
 import json
 import re
 import shutil
@@ -27,6 +28,7 @@ from command_line import SMOKE, call
 
 LITE = "efficientnet-lite0"
 FEW = ["metrics.n_fake=10", f"metrics.extractor={LITE}"]
+HAS_XATLAS = importlib.util.find_spec("xatlas") is not None  # requirements.txt leaves it out where it has no wheel
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +230,8 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     monkeypatch.setattr(command, "InversionSettings", few_steps)
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
     flags += ["--directions", "2"]
-    small = ["--textured", "--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
+    flags += ["--textured"] if HAS_XATLAS else []
+    small = ["--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     call("eval.py", *SMOKE, *flags, *small, cwd=folder)
     for job in evaluation.JOBS:  # the files by which each knows those of others
         written = {path.relative_to(out).as_posix() for path in (*out.glob("*"), *out.glob("*/*")) if path.is_file()}
@@ -244,8 +247,9 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     assert (out / "reconstruction" / "transforms.json").exists()
     assert {"object_00.ply", "rendered_back.png"} == {path.name for path in (out / "splats").iterdir()}
     found = json.loads((out / "metrics.json").read_text())
-    assert (out / "mesh" / "rendered_back.png").exists()
-    assert all(found[name]["objects"] == 1 and found[name]["psnr_db"] > 0 for name in ("mesh", "splats"))
+    assert (out / "mesh" / "rendered_back.png").exists() == HAS_XATLAS
+    rendered = ("mesh", "splats") if HAS_XATLAS else ("splats",)
+    assert all(found[name]["objects"] == 1 and found[name]["psnr_db"] > 0 for name in rendered)
     consistency = found["consistency"]
     assert consistency["popping"] == pytest.approx(
         rotation_smoothness(load_generator(out.parents[1]), 4, 0, truncation=0.7)["popping"], rel=0.01

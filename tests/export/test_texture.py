@@ -60,6 +60,7 @@ def test_the_nearest_triangle_is_seen_whatever_the_order(smoke):
 @pytest.fixture
 def found(smoke):
     """A ball, blue where y is above 0 and red elsewhere: its generator's config, its mesh, and the mesh with a texture."""
+    pytest.importorskip("xatlas")
     generator = Generator(smoke("nerf.density_activation=relu", "nerf.samples_per_ray=48", "data.background=[1,1,1]"))
     blue, red = torch.tensor(BLUE), torch.tensor(RED)
     generator.field = ball(400.0, colour=lambda points: torch.where(points[..., 1:2] > 0, blue, red))

@@ -106,10 +106,13 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
 
 
 def plotted(run_dir):
-    """The steps of a curve in TensorBoard."""
-    events = EventAccumulator(str(run_dir / "tensorboard"))
-    events.Reload()
-    return [event.step for event in events.Scalars("losses/loss_d")]
+    """The steps of a curve in TensorBoard, whose files of one second it reads in the order of their names: 10 before 9."""
+    steps = []
+    for file in (run_dir / "tensorboard").iterdir():
+        events = EventAccumulator(str(file))
+        events.Reload()
+        steps += [event.step for event in events.Scalars("losses/loss_d")]
+    return sorted(steps)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
