@@ -9,8 +9,10 @@ that training samples from. If there are faults, the sheet of an earlier check i
 Known silhouettes show the usual mistakes of cameras. A warning names the mistake and the key that corrects it.
 """
 
+import contextlib
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, sample_poses
@@ -23,6 +25,7 @@ from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.data.folders import require_outside
+from graf.errors import GrafError
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import save_figure
@@ -55,7 +58,8 @@ def main() -> None:
     if arguments.out:
         require_outside(arguments.out, config.data)
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
-    sheet.unlink(missing_ok=True)  # of an earlier check
+    with writable(sheet):
+        sheet.unlink(missing_ok=True)  # of an earlier check
     for message in advice(config, config_of_ours(arguments.config)):
         log.warning("%s", message)
     dataset = build_dataset(config)
@@ -69,6 +73,15 @@ def main() -> None:
     else:
         log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
     log_summary(dataset, config)
+
+
+@contextlib.contextmanager
+def writable(file: Path) -> Iterator[None]:
+    """Raises GrafError where the file cannot be written or removed inside."""
+    try:
+        yield
+    except OSError as error:
+        raise GrafError(f"{file}: cannot be written ({error.strerror}); name another folder with --out") from None
 
 
 def own_folder(config: Config) -> Path:
@@ -120,7 +133,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         axes.axis("off")
     of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if any(confidence) else ''}"
     left.suptitle(of_cameras if dataset.posed else "images")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), writable(file):
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in file names
         save_figure(figure, file)
 

@@ -32,8 +32,8 @@ MARGIN = 2  # texels between charts, so that none shows the colours of another
 def require_xatlas() -> None:
     if importlib.util.find_spec("xatlas") is None:
         raise GrafError(
-            "--textured: lays out textures with the package xatlas, which is not installed; pip install xatlas (it needs a "
-            "C++ compiler with Python 3.14 or later, and on Linux with an ARM processor)"
+            "--textured: lays out textures with the package xatlas, which is not installed; pip install xatlas, which "
+            "needs a C++ compiler with Python 3.14 or later, or on Linux with an ARM processor (Debian: g++ and python3-dev)"
         )
 
 

@@ -93,7 +93,8 @@ def _on_objects(prepared: Prepared) -> str:
     if number == 1:
         return (
             f"{text}: a single object is a matter for nerfstudio or COLMAP, which reconstruct it from its photographs; "
-            "this project learns a class from photographs of many objects"
+            "this project learns a class from photographs of many objects, and a trained generator reconstructs one with "
+            "eval.py --invert"
         )
     if number < FEW_OBJECTS:
         return (

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from tqdm.utils import ObjectWrapper
 
 log = logging.getLogger("graf")
+tqdm.set_lock(threading.RLock())  # its own is for several processes too, and starts one that warns where a signal ends this
 
 UNKNOWN_SIZE = {"ncols": 160, "nrows": 24}  # of a terminal that does not report its own
 

@@ -33,6 +33,22 @@ run_script(main)
 """
 
 
+BESIDE = """
+import multiprocessing, psutil
+multiprocessing.set_start_method("spawn")
+from graf.runtime.console import log, progress
+from tqdm import tqdm
+tqdm.write("a line")
+print(psutil.Process().children())
+"""
+
+
+def test_a_line_above_a_bar_starts_no_process():
+    """tqdm's own lock did where Python does not fork, and a program that SIGTERM ended told of a leaked semaphore."""
+    done = subprocess.run([sys.executable, "-c", BESIDE], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "a line\n[]\n"
+
+
 def run(tmp_path, redirection, *arguments):
     """The exit status of the script in a shell, and whether it came to its end."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -89,6 +89,16 @@ def test_each_set_has_a_sheet_of_its_own_and_a_faulty_one_has_none(program, tmp_
     assert Path("results/data_check/smoke/chairs/contact_sheet.png").exists()
 
 
+@pytest.mark.parametrize("in_the_way", ["out", "out/contact_sheet.png"])
+def test_a_sheet_that_cannot_be_written_says_what_to_do(program, tmp_path, capfd, in_the_way):
+    """A file in the folder's place, or a folder in the sheet's."""
+    (tmp_path / in_the_way).mkdir(parents=True) if "/" in in_the_way else (tmp_path / in_the_way).touch()
+    status, _ = program("validate_data", *SMOKE, *photographs(tmp_path / "photos"), "--out", "out")
+    said = capfd.readouterr().err
+    assert status == 2 and "error: out/contact_sheet.png: cannot be written (" in said
+    assert "; name another folder with --out" in said
+
+
 def test_the_sheet_tells_how_sure_a_found_camera_is(program, tmp_path, monkeypatch):
     names, poses = ["a.png", "b.png"], poses_at(torch.tensor([0.0, 90.0]), torch.full((2,), 0.35), 3.6)
     for name in names:
