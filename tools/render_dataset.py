@@ -238,11 +238,11 @@ def find_meshes(paths: list[Path], pattern: str) -> list[Source]:
                 found.setdefault(file, path)
     if not found:
         raise GrafError(f"no {', '.join(SUFFIXES)} in {', '.join(map(str, paths))} that matches --match '{pattern}'")
-    sources: dict[str, Source] = {}
+    sources: dict[str, Source] = {}  # by names in lower case, as a disk may not tell capitals apart
     for file, root in found.items():
         stem = re.sub(r"[^\w.-]+", "_", file.relative_to(root).with_suffix("").as_posix()).lstrip(".") or "mesh"
-        name = next(name for n in range(len(found)) if (name := f"{stem}_{n}" if n else stem) not in sources)
-        sources[name] = Source(name, file, root)
+        name = next(name for n in range(len(found)) if (name := f"{stem}_{n}" if n else stem).lower() not in sources)
+        sources[name.lower()] = Source(name, file, root)
     return list(sources.values())
 
 

@@ -125,6 +125,21 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     assert sorted(file.name for file in models.iterdir()) == ["ball.ply", "broken.glb", "chairs", "notes.txt", "points.ply"]
 
 
+def test_meshes_whose_names_differ_in_capitals_write_to_no_file_twice(tool, tmp_path):
+    files = [tmp_path / name for name in ("Chair.obj", "a/chair.glb", "b/CHAIR.ply", "table.obj")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    from render_dataset import find_meshes
+
+    assert [(source.name, source.file) for source in find_meshes(files, "*")] == [
+        ("Chair", files[0]),
+        ("chair_1", files[1]),
+        ("CHAIR_2", files[2]),
+        ("table", files[3]),
+    ]
+
+
 def test_frames_of_a_set_are_those_in_which_something_is_seen(tool, tmp_path):
     (tmp_path / "sheet.obj").write_text("v 0 -1 0\nv 1 -1 0\nv 1 1 0\nv 0 1 0\nf 1 2 3 4\n")  # edge-on from +-z and +-y
     out = tmp_path / "set"
