@@ -1,4 +1,4 @@
-"""Show a trained model in the browser: run python view.py, then orbit with the mouse. Needs pip install -e '.[viewer]'"""
+"""Show a trained model in the browser (needs pip install -e ".[viewer]"): run python view.py, then orbit with the mouse."""
 
 import argparse
 import re

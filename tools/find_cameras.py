@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -48,7 +47,7 @@ from graf.pose.splits import held_out_objects, posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
 from graf.rotations import GUESSED_RIGHT, NEAR_DEG
-from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, positive, run_overrides
+from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, as_typed, positive, run_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
@@ -149,9 +148,9 @@ def tell_results(last: Round, photographs: Views, page: Path, config: Config) ->
     data, default = config.data, Config().data
     cut = [f"data.{key}={as_yaml(getattr(data, key))}" for key in CUTTING_KEYS if getattr(data, key) != getattr(default, key)]
     if cut:
-        reading = shlex.join(["python", "eval.py", "--run", str(last.generator), "--invert", "PHOTO", "--set", *cut])
+        reading = as_typed("python", "eval.py", "--run", last.generator, "--invert", "PHOTO", "--set", *cut)
         log.info("its generator was trained on photographs that were cut out already; one of yours: %s", reading)
-    check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
+    check = as_typed("python", "tools/validate_data.py", "--config", config_file(last.generator))
     log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
     record = read_object(last.record)
     doubt, confidence = record.get("doubt"), record["confidence"]  # older records have no doubt

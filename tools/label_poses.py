@@ -9,7 +9,6 @@ they are.
 
 import argparse
 import dataclasses
-import shlex
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, elevation_of_v
@@ -23,7 +22,7 @@ from graf.inversion.targets import read_target
 from graf.pose.accuracy import accuracy_warning, cameras_of, confidence_of
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import load_estimator
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, as_typed
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import write_text
@@ -63,10 +62,10 @@ def main() -> int:
         sure = None if confidence is None else confidence[rows]
         write_text(home / TRANSFORMS, transforms_of(names, sizes[rows], poses[rows], data, confidence=sure))
         log.info("%s: the cameras of %d photographs", home / TRANSFORMS, len(inside))
-    check = ["python", "tools/validate_data.py", "--data_dir", str(args.photos)]
+    check = ["python", "tools/validate_data.py", "--data_dir", args.photos]
     if changed := settings(data, len(paths)):
         check += ["--set", *changed]
-    log.info("%s draws them", shlex.join(check))
+    log.info("%s draws them", as_typed(*check))
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import logging
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, run
 from graf.config import RunConfig, config_to_dict, is_set, load_config
 from graf.config.reading import quoted
 from graf.errors import CheckpointError, ConfigError, RunFolderError
+from graf.runtime.command_line import as_typed
 from graf.runtime.files import first_free, json_rows, write_text
 
 import yaml
@@ -30,7 +30,7 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
         return
     here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     would = "the run there would be continued" if run_checkpoints(config.run_dir) else "a run would begin at step 0"
-    own = shlex.join((f"expname={quoted(folder.name)}", f"training.outdir={quoted(str(here.parent))}"))
+    own = as_typed(f"expname={quoted(folder.name)}", f"training.outdir={quoted(str(here.parent))}")
     raise CheckpointError(
         f"{file}: of the run in this folder, which was renamed, moved or copied: the config names {config.run_dir}, where "
         f"{would}. Continue this one with --set {own}, or begin another with --set expname=NAME"

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import shlex
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +21,7 @@ from graf.memory.sizes import little_memory
 from graf.metrics.extractors import choose_extractor
 from graf.metrics.measure import image_counts
 from graf.metrics.results import summary
+from graf.runtime.command_line import as_typed
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
 from graf.training.loop import train
@@ -85,14 +85,14 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
 def closing_lines(state: TrainState, measured: dict) -> dict[str, str]:
     """The closing table's lines for a generator, with the commands to go on with."""
     config = state.config
-    samples, run_dir = config.run_dir / "samples", shlex.quote(str(config.run_dir))
+    samples, run_dir = config.run_dir / "samples", as_typed(config.run_dir)
     return {
         "quality": summary(measured) if measured else "not measured",
         "pictures": str(samples) if samples.is_dir() else "",
         "progress": str(write_progress(config.run_dir, state.step) or ""),
         "curves": str(config.run_dir / "curves"),
         "next": f"python eval.py --run {run_dir}",
-        "look": f"python view.py --run {run_dir}" + ("" if find_spec("viser") else "  (needs pip install -e '.[viewer]')"),
+        "look": f"python view.py --run {run_dir}" + ("" if find_spec("viser") else '  (needs pip install -e ".[viewer]")'),
     }
 
 
@@ -108,7 +108,7 @@ def config_of(checkpoint: Path | None, data_type: str, named: bool) -> Config | 
     if not named and stored is not None and stored.data.type != data_type:
         raise CheckpointError(
             f"{checkpoint}: of a run on {stored.data.type}, where data.type is {data_type} now; --set expname=NAME "
-            f"begins another run. To train that one's generator on the other images: --resume {shlex.quote(str(checkpoint))}"
+            f"begins another run. To train that one's generator on the other images: --resume {as_typed(checkpoint)}"
         )
     return stored or graf_config()
 

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import logging
-import shlex
 from collections.abc import Callable
 
 from graf.camera import azimuth_and_v, poses_at
@@ -18,6 +17,7 @@ from graf.pose.state import PoseState
 from graf.pose.step import pose_step
 from graf.pose.validation import Validation
 from graf.rotations import pose_errors
+from graf.runtime.command_line import as_typed
 from graf.runtime.files import optional_file
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
@@ -110,7 +110,7 @@ def closing_lines(state: PoseState, measured: dict[str, float]) -> dict[str, str
     return {
         "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
         "plots": str(run_dir / "plots"),
-        "next": f"python tools/label_poses.py PHOTOS --estimator {shlex.quote(str(run_dir))}",
+        "next": as_typed("python", "tools/label_poses.py", "PHOTOS", "--estimator", run_dir),
     }
 
 

@@ -33,7 +33,7 @@ def view(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name != "viser":
             raise
-        raise GrafError("the viewer needs viser, which is an optional extra: pip install -e '.[viewer]'") from None
+        raise GrafError('the viewer needs viser, which is an optional extra: pip install -e ".[viewer]"') from None
     keep_freed_memory()
     device = choose_device(args.device)
     if len(sources) > 1:

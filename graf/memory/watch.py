@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
+from graf.runtime.command_line import as_typed
 from graf.runtime.files import json_rows, save_figure, write_text
 from graf.runtime.interruption import heard_by
 from graf.runtime.limits import GB, MB, memory_limit, process_status
@@ -209,7 +209,7 @@ def watch_command(command: list[str], settings: WatchSettings) -> int:
     if not watch.judged_samples:
         log.warning("memory: too short to tell a leak, or no rows in %s", watch.log.path if watch.log else "the first minute")
     if watch.judged_samples or not in_run or (settings.out.exists() and not (settings.out / REPORT).exists()):
-        settings.report(watch, command=shlex.join(command), exit_status=status)
+        settings.report(watch, command=as_typed(*command), exit_status=status)
     return exit_status(status)
 
 

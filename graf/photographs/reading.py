@@ -11,7 +11,7 @@ from PIL import Image
 HEIC = (".heic", ".heif", ".hif")
 READ = (*EXTENSIONS, *HEIC, ".jfif", ".gif", ".mpo")
 UNREAD = tuple(suffix for suffix in UNREAD_EXTENSIONS if suffix not in READ)
-EXTRA = "pip install --editable '.[photographs]'"
+EXTRA = 'pip install --editable ".[photographs]"'
 MAY_MOVE = ("GIF", "PNG", "WEBP")  # formats of animations; the further images of others are previews or pages
 HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 HEAD = 16  # bytes, in which a file says that it is HEIC

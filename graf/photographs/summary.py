@@ -1,7 +1,6 @@
 """The closing summary when photographs are prepared: how many were kept, why others were not, how many objects they show."""
 
 import re
-import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
 from graf.photographs.writing import LEFT_OUT, SIDES
+from graf.runtime.command_line import as_typed
 
 EXAMPLES = 3
 DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason
@@ -105,7 +105,7 @@ def _on_objects(prepared: Prepared) -> str:
 
 
 def _next(out: Path, config: Config) -> list[str]:
-    file, rays = shlex.quote(str(out / CONFIG)), (SIDES[-1] // config.rendered_scale) ** 2
+    file, rays = as_typed(out / CONFIG), (SIDES[-1] // config.rendered_scale) ** 2
     smaller = f"--set data.imsize={SIDES[-1]} ray_sampler.rays_per_patch={rays}"
     lines = [
         f"look at {out / SHEET}, then:",

@@ -4,7 +4,6 @@ holds every picture, video, number and the config below that. It needs no other 
 import functools
 import logging
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from graf.reporting.story import (
     protocol_sentence,
     shortcomings,
 )
+from graf.runtime.command_line import as_typed
 from graf.runtime.console import duration
 from graf.runtime.files import readable_object, save_figure, set_aside, whole_file
 from graf.runtime.limits import GB
@@ -193,7 +193,7 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
     views = [*agreement(found)] if isinstance(found, dict) else []
     own = (run.folder / NEWEST).is_file()  # other weights have results in a folder of their own
-    measure = f"eval.py --run {shlex.quote(str(run.folder))}" if own else "eval.py --checkpoint FILE"
+    measure = as_typed("eval.py", "--run", run.folder) if own else "eval.py --checkpoint FILE"
     if run.folders and not views:
         views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
     views += [field_sentence(sweep)] if isinstance(sweep, dict) else []

@@ -4,8 +4,10 @@ import argparse
 import contextlib
 import difflib
 import itertools
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -32,6 +34,12 @@ EXIT_STATUSES = (
     "closed terminal, all with a checkpoint (a second Ctrl-C or SIGTERM ends the run at once with status 130, without a new "
     "checkpoint)"
 )  # of programs that train
+
+
+def as_typed(*words: str | Path) -> str:
+    """The words of a command as they are typed: on Windows with double quotes, as its cmd.exe takes single ones for letters."""
+    texts = [str(word) for word in words]
+    return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
 
 def file_path(text: str) -> Path:
@@ -112,7 +120,7 @@ class Parser(argparse.ArgumentParser):
             fitting = ("--data_dir", "--run") if path.is_dir() else ("--config",) if path.suffix in YAML else ("--checkpoint",)
             flag = next((flag for flag in fitting if flag in self._option_string_actions), None)
             if flag and path.exists():
-                found.append(f"; {word}: name {FLAGS_OF_PATHS[flag]} with {flag} {shlex.quote(word)}")
+                found.append(f"; {word}: name {FLAGS_OF_PATHS[flag]} with {flag} {as_typed(word)}")
         return found
 
     def _underscored(self, word: str) -> str:
@@ -165,10 +173,10 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
         if not data_dir.is_dir():
             what = "a file, not a folder" if data_dir.exists() else "no such folder"
             raise GrafError(f"--data_dir {data_dir}: {what}; name the folder of your images")
-        typed = f"--data_dir {shlex.quote(str(data_dir))}"
+        typed = as_typed("--data_dir", data_dir)
         overrides += [FlagOverride(f"data.{text}", typed) for text in ("type=images", f"datadir={quoted(str(data_dir))}")]
     if output_dir is not None:
-        typed = f"--output_dir {shlex.quote(str(output_dir))}"
+        typed = as_typed("--output_dir", output_dir)
         overrides.append(FlagOverride(f"training.outdir={quoted(str(output_dir))}", typed))
     return overrides
 

@@ -11,7 +11,16 @@ from pathlib import Path
 from graf import __version__
 from graf.config import load_config
 from graf.errors import ConfigError, GrafError
-from graf.runtime.command_line import Parser, add_run_flags, folder_overrides, hints, positive, run_overrides, whole_number
+from graf.runtime.command_line import (
+    Parser,
+    add_run_flags,
+    as_typed,
+    folder_overrides,
+    hints,
+    positive,
+    run_overrides,
+    whole_number,
+)
 
 import pytest
 
@@ -68,6 +77,29 @@ def test_every_path_of_eval_and_train_knows_home(home, monkeypatch):
     args = train.parse_args([f"--{name}=~/a" for name in ("config", "resume", "data_dir", "output_dir")])
     assert [Path(getattr(args, name)) for name in ("config", "resume", "data_dir", "output_dir")] == [home / "a"] * 4
     assert train.parse_args([]).resume == "auto"
+
+
+@pytest.mark.parametrize(
+    ("words", "on_windows", "elsewhere"),
+    [
+        (["--run", r"results\default"], r"--run results\default", r"--run 'results\default'"),
+        (["--run", "my run"], '--run "my run"', "--run 'my run'"),
+        (["--set", 'expname="a b"'], r'--set "expname=\"a b\""', """--set 'expname="a b"'"""),
+    ],
+)
+def test_commands_to_copy_are_quoted_for_the_systems_own_shell(monkeypatch, words, on_windows, elsewhere):
+    typed = []
+    for name in ("nt", "posix"):
+        with monkeypatch.context() as system:  # pytest's own paths are not to become Windows'
+            system.setattr(os, "name", name)
+            typed.append(as_typed(*words))
+    assert typed == [on_windows, elsewhere]
+
+
+def test_no_other_place_quotes_commands_but_the_model_card_which_goes_to_other_systems():
+    files = [path for folder in ("graf", "tools") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.name for path in files if re.search(r"shlex\.(quote|join)", path.read_text(encoding="utf-8"))}
+    assert found == {"command_line.py", "model_card.py"}
 
 
 def test_every_tool_has_the_shared_parser():

@@ -64,7 +64,7 @@ def checked_requests(access: Access) -> Iterator[None]:
     if not served:
         raise GrafError(
             f"viser {viser.__version__} opens its port in a way that this viewer does not know, and any web page could use it; "
-            "install another one: pip install 'viser==1.1.1'"
+            "install another one: pip install viser==1.1.1"
         )
 
 
