@@ -5,7 +5,7 @@
     python tools/train_with_memory_monitoring.py test
 
 The last command runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to the script, such
-as --max_steps 1000 or --device cpu. At each warning the run is asked to free memory.
+as --max_steps 1000 or --device cpu. On Linux the run is asked to free memory at each warning.
 """
 
 import argparse

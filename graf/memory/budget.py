@@ -35,8 +35,9 @@ def enforce_budget(memory: MemoryConfig, device: torch.device) -> None:
     """Make allocations beyond the budget fail, before the system kills the process.
 
     On a GPU by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
-    below the machine's. With a GPU the host's memory is watched, not limited, because CUDA itself maps an unknown amount of
-    it. Raises GrafError where the idle process already uses more than memory.budget_gb.
+    below the machine's; other systems enforce none, which is logged. With a GPU the host's memory is watched, not limited,
+    because CUDA itself maps an unknown amount of it. Raises GrafError where the idle process already uses more than
+    memory.budget_gb.
     """
     budget = budget_bytes(memory, device)
     if device.type == "cuda":
@@ -55,6 +56,10 @@ def enforce_budget(memory: MemoryConfig, device: torch.device) -> None:
         )
     total = psutil.virtual_memory().total
     named = memory.budget_gb or memory_limit() < total  # a share of the whole machine is no limit
-    if sys.platform.startswith("linux") and named and budget < total:
+    if not named or budget >= total:
+        return
+    if sys.platform.startswith("linux"):
         limit_resident(budget)
         log.info("memory: the run keeps to %.2f GB", budget / GB)
+    else:
+        log.warning("memory.budget_gb: only Linux makes allocations beyond it fail; here steps are planned by it, not limited")

@@ -231,27 +231,36 @@ def watch_pid(pid: int, settings: WatchSettings) -> None:
 
 def observe(process: psutil.Process, watch: ProcessWatch, settings: WatchSettings) -> None:
     """Sample until the process has ended, and warn of leaks as they show."""
+    cleans_up = settings.clean_up
     with contextlib.suppress(psutil.NoSuchProcess):
         while find_process(process.pid) is not None:
             for report in watch.sample():
                 if report.source not in watch.reported_by_run:
                     log.warning("%s", report.message(watch.unit))
-                if settings.clean_up:
-                    force_clean_up(process, watch)
+                if cleans_up:
+                    cleans_up = force_clean_up(process, watch)
                 write_report(watch, settings.out)
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(settings.interval_s)
 
 
-def force_clean_up(process: psutil.Process, watch: ProcessWatch) -> None:
-    """Ask the training run to clean up, and log what it gave back."""
+def force_clean_up(process: psutil.Process, watch: ProcessWatch) -> bool:
+    """Ask the training run to clean up, and log what it gave back. Returns whether that can be done here."""
+    if not hasattr(signal, "SIGUSR2"):
+        log.warning("clean-up: Windows has no SIGUSR2, the signal that asks a run to clean up")
+        return False
+    if process_status("SigCgt") is None:
+        by_hand = f"`kill -USR2 {watch.tree.process.pid}` asks a run for it, and ends other programs"
+        log.warning("clean-up: only Linux tells whether a process handles SIGUSR2, so it is not sent; %s", by_hand)
+        return False
     before = watch.tree.read()["host_bytes"]
     asked = request_clean_up(process)
     if asked is None:
         log.warning("clean-up: nothing in the command handles SIGUSR2 yet")
-        return
+        return True
     time.sleep(CLEAN_UP_S)
     log.info("clean-up: process %d gave back %.0f MB", asked, (before - watch.tree.read()["host_bytes"]) / MB)
+    return True
 
 
 def exit_status(status: int) -> int:
@@ -296,8 +305,6 @@ def request_clean_up(process: psutil.Process) -> int | None:
 
     Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
     """
-    if not hasattr(signal, "SIGUSR2"):  # on Windows
-        return None
     for candidate in (process, *process.children(recursive=True)):
         caught = int(process_status("SigCgt", candidate.pid) or "0", 16)  # a bit per signal that has a handler
         if caught >> (signal.SIGUSR2 - 1) & 1:

@@ -60,6 +60,16 @@ def test_only_a_limit_that_somebody_named_is_enforced(monkeypatch, processes, bu
     assert len(told) == limited
 
 
+def test_a_system_that_enforces_no_budget_is_told_once(monkeypatch, caplog):
+    monkeypatch.setattr(budget.sys, "platform", "darwin")
+    monkeypatch.setattr(budget, "limit_resident", lambda _: pytest.fail("it cannot"))
+    monkeypatch.setattr(budget, "memory_limit", lambda: 64 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GB))
+    for budget_gb in (0, 96, 8):
+        enforce_budget(memory(budget_gb), CPU)
+    assert caplog.text.count("memory.budget_gb: only Linux makes allocations beyond it fail; here steps are planned by it") == 1
+
+
 def test_a_card_is_judged_by_what_is_free_on_it(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (6 * GB, 8 * GB))

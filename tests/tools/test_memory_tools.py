@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.config import CONFIG_DIR, load_config
 from graf.errors import GrafError
@@ -169,6 +170,22 @@ def test_a_clean_up_is_asked_of_who_handles_it_behind_a_shell_and_of_nobody_else
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(shell.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("lacks", "told"), [("/proc", "kill -USR2 {pid}"), ("SIGUSR2", "Windows has no SIGUSR2")])
+def test_where_no_clean_up_can_be_asked_for_it_is_told_once_with_the_way_by_hand(tmp_path, monkeypatch, caplog, lacks, told):
+    if lacks == "SIGUSR2":
+        monkeypatch.delattr(signal, "SIGUSR2")
+    else:
+        monkeypatch.setattr(watch_module, "process_status", lambda *_: None)
+    leak = SimpleNamespace(source="host", message=lambda unit: "it leaks")
+    monkeypatch.setattr(ProcessWatch, "sample", lambda watch: [leak, leak])
+    monkeypatch.setattr(watch_module, "write_report", lambda *_, **about: True)
+    with subprocess.Popen(python("import sys; sys.stdin.read()"), stdin=subprocess.PIPE) as process:
+        threading.Timer(0.1, process.stdin.close).start()
+        watch_pid(process.pid, WatchSettings(tmp_path, interval_s=0.01, clean_up=True))
+    said = [line for line in caplog.messages if line.startswith("clean-up")]
+    assert len(said) == 1 and told.format(pid=process.pid) in said[0]
 
 
 def test_new_rows_are_read_once_and_whole(tmp_path):
