@@ -323,6 +323,8 @@ def _own_device(name: str, local_rank: int) -> torch.device:
     device = choose_device(name)
     if device.type == "cuda":
         raise GrafError(f"--device {name}: every process takes a GPU of its own; name cuda or auto")
+    if device.type not in BACKENDS:
+        raise GrafError(f"--device {name}: an Apple GPU trains in one process; start the program without torchrun")
     return device
 
 

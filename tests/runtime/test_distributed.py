@@ -602,6 +602,12 @@ def test_every_process_takes_its_own_card(cards):
         ranks._own_device("cuda:1", 0)
 
 
+def test_an_apple_gpu_trains_in_one_process(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.raises(GrafError, match="--device mps: an Apple GPU trains in one process; .* without torchrun"):
+        ranks._own_device("mps", 0)
+
+
 def test_processes_on_cards_that_pytorch_cannot_use_are_told_why(driver):
     driver("NVIDIA A", "NVIDIA A")
     with pytest.raises(GrafError, match="--device cuda: NVIDIA A cannot be used by PyTorch"):
