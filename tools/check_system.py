@@ -21,7 +21,7 @@ from graf.data.loader import loader_processes
 from graf.data.resolve import with_alpha, with_condition, without_encoder
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, measure_process
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, loader_bytes, measure_process
 from graf.memory.sizes import StepSizes, edits_that_fit, planning_budget, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
 from graf.runtime.command_line import Parser, add_folder_flags, add_training_flags, run_overrides
@@ -190,7 +190,8 @@ def host_suffices(device: torch.device) -> bool:
 
 
 def measure(config: Config, known: KnownLabels, device: torch.device, estimate: Estimate, budget: int) -> int:
-    """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget."""
+    """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget, and
+    on an Apple GPU, whose peak nothing tells."""
     if estimate.total_bytes > budget:
         log.info("\nmeasured: nothing, because by the estimate a step could exhaust the machine's memory")
         return 0
@@ -204,9 +205,14 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
         log.info("\nmeasured: out of memory, survived with %s", sizes)
         return budget + 1
     taken = peak_memory_bytes(device)
-    log.info("\nmeasured in %d steps: %s over the idle process's %s", n_steps, size(taken - idle), size(idle))
+    if device.type == "mps":
+        log.info("\nmeasured in %d steps: time alone, as PyTorch tells no peak of an Apple GPU; the estimate counts", n_steps)
+    else:
+        log.info("\nmeasured in %d steps: %s over the idle process's %s", n_steps, size(taken - idle), size(idle))
     log.info("%s", completion(seconds, config))
-    return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
+    return taken + loader_bytes(config) if device.type == "cpu" else 0
 
 
 def completion(seconds: float, config: Config) -> str:
@@ -244,6 +250,8 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
         state.advance()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        elif device.type == "mps":
+            torch.mps.synchronize()
     return state.sizes, time.perf_counter() - start, n_steps
 
 

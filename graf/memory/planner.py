@@ -21,6 +21,7 @@ from typing import Any
 from graf.config import Config, TrainingConfig, override
 from graf.config.checks import FEWEST_RAYS
 from graf.config.reading import as_yaml
+from graf.data.loader import loader_processes, start_method
 from graf.errors import ConfigError
 from graf.models.background import WIDTH
 from graf.models.ccsr import LightBackbone
@@ -46,6 +47,7 @@ from torch import nn
 
 FLOAT = 4  # bytes
 LOADED_BYTES = 400 * MB, 800 * MB  # of Python with its libraries, at least and at most: by PyTorch's version and build
+LOADER_BYTES = 320 * MB  # of a loader process that is not forked, without the pages that it shares with others
 FIRST_STEP_BYTES = 64 * MB  # what they load when they are first used
 GRAIN = 64 * MB  # of what was measured: a resumed run is to plan as it did before
 # Of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
@@ -82,10 +84,16 @@ def measure_process() -> None:
 measure_process()  # for what plans before
 
 
+def loader_bytes(config: Config) -> int:
+    """Memory of the run's loader processes but their images: of forks none, which share what the process that trains has."""
+    return 0 if start_method() == "fork" else LOADER_BYTES * loader_processes(config)
+
+
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """Bytes by part at the moment of a step when most is held (`moment`), and what is no tensor: gaps that the allocator
-    leaves between them, and the process itself with its libraries."""
+    leaves between them, and the process itself with its libraries and, where the host's memory is planned, its loader
+    processes."""
 
     moment: str
     parts: dict[str, int]
@@ -155,7 +163,8 @@ def _estimate(step: "_Step") -> Estimate:
     }
     moment = max(moments, key=lambda name: sum(moments[name].values()))
     parts = step.persistent() | {"images": step.images(), "noise of rays": step.noise()} | moments[moment]
-    return Estimate(moment, parts, int(GAPS[step.device_type] * sum(parts.values())), PROCESS_BYTES[step.device_type])
+    process = PROCESS_BYTES[step.device_type] + (0 if step.device_type == "cuda" else loader_bytes(config))
+    return Estimate(moment, parts, int(GAPS[step.device_type] * sum(parts.values())), process)
 
 
 def _weights(network: nn.Module, learning: bool = False) -> int:

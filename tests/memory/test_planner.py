@@ -227,6 +227,15 @@ def test_total_is_the_parts_and_the_process():
     assert (estimate.step_bytes, estimate.total_bytes) == (7, 14)
 
 
+@pytest.mark.parametrize(("method", "counted"), [("fork", 0), ("spawn", 2)])
+def test_loader_processes_that_are_not_forked_take_memory_of_the_host(monkeypatch, method, counted):
+    monkeypatch.setattr(planner, "start_method", lambda: method)
+    monkeypatch.setattr("graf.data.loader.available_cores", lambda: 2)
+    config = load_config(None, ["training.nworkers=4"])
+    taken = {kind: estimate_step(config, kind).process_bytes - PROCESS_BYTES[kind] for kind in ("cpu", "mps", "cuda")}
+    assert taken == {"cpu": counted * planner.LOADER_BYTES, "mps": counted * planner.LOADER_BYTES, "cuda": 0}
+
+
 def test_what_fits_needs_no_edit(refine):
     assert smallest_edits(refine(), 100_000 * MB) == ()
 
@@ -252,7 +261,7 @@ def test_mixed_precision_is_not_advised_where_it_is_float32(monkeypatch):
 
 @pytest.mark.parametrize("megabytes", [60, 110, 200])
 def test_edits_make_it_fit_and_each_is_needed(megabytes):
-    config, budget = load_config(), PROCESS_BYTES["cpu"] + megabytes * MB
+    config, budget = load_config(None, ["training.nworkers=0"]), PROCESS_BYTES["cpu"] + megabytes * MB
     edits = smallest_edits(config, budget)
     assert edits and estimate_step(override(config, edits)).total_bytes <= budget
     for edit in edits:

@@ -146,6 +146,19 @@ def test_a_step_that_takes_more_than_estimated_counts(check, module, monkeypatch
     assert status == 1 and "9.00 GB needed, 8.00 GB free" in text
 
 
+def test_of_an_apple_gpu_the_time_is_measured_and_the_memory_estimated(check, module, monkeypatch):
+    """No such GPU is here: its steps are not taken."""
+    sizes = SimpleNamespace(smaller_than=None)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(module, "take_steps", lambda *_: (sizes, 1.5, 2))
+    monkeypatch.setattr(module, "peak_memory_bytes", lambda _: 9 * GB)  # the host's alone
+    monkeypatch.setitem(planner.PROCESS_BYTES, "mps", 800 * MB)
+    status, text = check("--config", str(SMOKE), "--device", "mps", "--budget_gb", "8")
+    needed = module.size(estimate_step(load_config(SMOKE), "mps").total_bytes)
+    assert status == 0 and f"{needed} needed, 8.00 GB free on mps" in text
+    assert "measured in 2 steps: time alone" in text and "a step takes about 1.5 s" in text and "over the idle" not in text
+
+
 @pytest.mark.parametrize(
     "flags", [("--config", "missing.yaml"), ("--set", "training.batch_size=0"), ("--device", "abacus"), ("--budget_gb", "0")]
 )
