@@ -306,7 +306,7 @@ def run_that_loses_its_second_process(folder, loss, device_name="cpu"):
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     context = two_processes(lose_the_second, folder, loss, device_name, port)
-    context.processes[0].join(100)
+    context.processes[0].join(300)
     context.processes[1].join(0 if loss == signal.SIGSTOP else 30)
     statuses = [process.exitcode for process in context.processes]
     for process in context.processes:
