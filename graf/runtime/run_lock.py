@@ -142,6 +142,8 @@ def _take_over(path: Path, me: Holder, flag: str) -> None:
         if holder is None:
             raise GrafError(f"{path}: not a lock that can be read; delete the file if no training runs in this folder")
         _refuse_if_alive(path, holder, me, flag)
+        if fcntl is None:
+            found.close()  # Windows replaces no open file
         write_text(path, json.dumps(dataclasses.asdict(me)))
         log.warning("%s: left by process %d, which has ended; taken over", path, holder.pid)
 
@@ -152,7 +154,7 @@ def _refuse_if_alive(path: Path, holder: Holder, me: Holder, flag: str) -> None:
         return
     # Locks written before there were namespaces in them are judged by their process alone.
     contained = holder.boot_id == me.boot_id and holder.namespace and holder.namespace != me.namespace
-    if holder.host != me.host or contained:
+    if _host(holder) != _host(me) or contained:
         where = f"in another container on {holder.host}" if contained else f"on {holder.host}"
         raise GrafError(
             f"{path}: process {holder.pid} {where} trains in this folder, or did until it was killed, which cannot be seen "
@@ -164,6 +166,11 @@ def _refuse_if_alive(path: Path, holder: Holder, me: Holder, flag: str) -> None:
             f"{path}: process {holder.pid} on {holder.host} is training in this folder; wait for it or end it, or name another "
             f"folder with {flag}"
         )
+
+
+def _host(holder: Holder) -> str:
+    """The name of the holder's machine; on macOS without its end, which changes with the network (`.local`, `.fritz.box`)."""
+    return holder.host.partition(".")[0] if sys.platform == "darwin" else holder.host
 
 
 def _is_running(holder: Holder) -> bool:

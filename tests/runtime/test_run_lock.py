@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import graf.runtime.run_lock
 from graf.errors import GrafError, RunFolderError
 from graf.runtime.run_lock import NAME, Holder, _started, _this_process, run_lock
 
@@ -82,6 +83,28 @@ def test_a_stale_lock_is_taken_over_and_said(lock_of, tmp_path, caplog, stale):
         assert Holder(**json.loads(path.read_text())) == me
         assert f"{path}: left by process" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stale_lock_is_taken_over_where_no_open_file_can_be_replaced(lock_of, tmp_path, monkeypatch):
+    """As on Windows."""
+    lock_of(pid=ended_pid())
+    opened, replace = [], os.replace
+
+    def open_and_note(*given, **options):
+        opened.append(open(*given, **options))
+        return opened[-1]
+
+    def replace_closed(source, target):
+        if not all(file.closed for file in opened):
+            raise PermissionError(errno.EACCES, "used by another process", str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(graf.runtime.run_lock, "fcntl", None)
+    monkeypatch.setattr(graf.runtime.run_lock, "open", open_and_note, raising=False)
+    monkeypatch.setattr(os, "replace", replace_closed)
+    with run_lock(tmp_path):
+        assert Holder(**json.loads((tmp_path / NAME).read_text())) == _this_process()
+    assert opened
 
 
 def test_a_process_that_only_waits_to_be_reaped_is_dead(lock_of, tmp_path):
@@ -160,6 +183,15 @@ def test_a_lock_of_another_machine_is_for_a_person_to_judge(lock_of, tmp_path):
     assert str(path) in str(caught.value)
     assert "delete that file" in str(caught.value)
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize(("system", "same"), [("darwin", True), ("linux", False)])
+def test_a_mac_in_another_network_is_the_same_machine(lock_of, tmp_path, monkeypatch, system, same):
+    lock_of(host="mac.local", pid=ended_pid())
+    monkeypatch.setattr(platform, "node", lambda: "mac.fritz.box")
+    monkeypatch.setattr(sys, "platform", system)
+    with contextlib.nullcontext() if same else pytest.raises(GrafError, match="which cannot be seen"), run_lock(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "host": "h", "boot_id": "b", "started": 1}'])
