@@ -19,6 +19,8 @@ import psutil
 log = logging.getLogger("graf")
 
 SETTINGS = "settings.json"  # of a folder that a tool claimed
+OF_FILE_MANAGERS = ".ds_store", "desktop.ini", "thumbs.db"  # in folders that were looked at
+REPLACE_TRIES, REPLACE_PAUSE_S = 20 if os.name == "nt" else 1, 0.05  # Windows replaces no file that another process reads
 ABANDONED_S = 3600  # a temporary file without a write for so long is abandoned
 _lost: set[str] = set()  # kinds of files whose loss was logged
 
@@ -37,7 +39,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
         yield temporary
         with open(temporary, "r+b") as file:  # Windows syncs no file that is open for reading only
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         if str(error.filename) == str(temporary):
@@ -48,6 +50,18 @@ def whole_file(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def _replace(source: Path, target: Path) -> None:
+    """os.replace, tried again for a second where it may be refused for a moment."""
+    for tries_left in reversed(range(REPLACE_TRIES)):
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            if not tries_left:
+                raise
+            time.sleep(REPLACE_PAUSE_S)
+
+
 def set_aside(path: Path) -> Path:
     """Rename a file to the first free of NAME_1, NAME_2, ... with its suffix. Returns the new path."""
     return path.rename(first_free(path.with_stem(f"{path.stem}_{i}") for i in itertools.count(1)))
@@ -56,6 +70,11 @@ def set_aside(path: Path) -> Path:
 def first_free(paths: Iterable[Path]) -> Path:
     """The first path where there is nothing yet."""
     return next(path for path in paths if not path.exists())
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether a folder contains anything but what file managers put there."""
+    return any(path.name.lower() not in OF_FILE_MANAGERS for path in folder.iterdir())
 
 
 def make_writable_folder(folder: Path) -> None:
@@ -137,7 +156,7 @@ def claim_folder(out: Path, settings: dict[str, Any], completed: Callable[[dict,
             raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
         log.info("%s: continuing the set in it", out)
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or holds_files(out)):
         raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
     write_text(file, json.dumps(settings, indent=1))
 

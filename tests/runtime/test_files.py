@@ -1,5 +1,6 @@
 """A file is written whole or not at all, and what is not worth a run does not end one."""
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -9,10 +10,13 @@ import stat
 import time
 
 import graf.runtime.files
+from graf.errors import GrafError
 from graf.runtime.files import (
     append_line,
     check_writable,
+    claim_folder,
     file_sha256,
+    holds_files,
     json_rows,
     kept_json,
     make_writable_folder,
@@ -67,6 +71,39 @@ def test_an_interruption_is_an_exception_too(tmp_path):
         temporary.write_text("half")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("readings", [3, 4])
+def test_a_file_that_another_process_reads_is_replaced_once_it_has_been_read(tmp_path, monkeypatch, readings):
+    """As on Windows."""
+    path, replace, waited = tmp_path / "status.json", os.replace, []
+    path.write_text("old")
+
+    def replace_unread(source, target):
+        if len(waited) < readings:
+            raise PermissionError(errno.EACCES, "used by another process", str(source), None, str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(graf.runtime.files, "REPLACE_TRIES", 4)
+    monkeypatch.setattr(os, "replace", replace_unread)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with contextlib.nullcontext() if readings == 3 else pytest.raises(PermissionError, match=r"status\.json"):
+        write_text(path, "new")
+    assert waited == [0.05] * 3
+    assert path.read_text() == ("new" if readings == 3 else "old")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "desktop.ini", "Thumbs.db"])
+def test_a_folder_that_was_only_looked_at_is_free(tmp_path, name):
+    """By a file manager."""
+    assert not holds_files(tmp_path)
+    (tmp_path / name).touch()
+    claim_folder(tmp_path, {"size": 64})
+    (tmp_path / "settings.json").unlink()
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(GrafError, match="was not made by this tool; nothing was written"):
+        claim_folder(tmp_path, {"size": 64})
 
 
 def test_the_temporary_name_keeps_the_suffix_and_the_folder(tmp_path):

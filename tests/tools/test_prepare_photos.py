@@ -281,12 +281,16 @@ def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
         (("photos", "set", "--cut", "masks"), "no photograph can be used: 3 such as IMG_2.png: there is no mask for it"),
         (("full", "set"), "full: no photograph can be used: there is none in it"),
         (("empty", "new"), "empty: no photograph can be used: there is none in it"),
+        (("seen", "new"), "seen: no photograph can be used: there is none in it"),
+        (("empty", "seen"), "empty: no photograph can be used: there is none in it"),
     ],
 )
 def test_what_cannot_be_done_is_said(photographs, tmp_path, arguments, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / ".DS_Store").touch()  # by a file manager
     (tmp_path / "rounds").mkdir()
     (tmp_path / "rounds" / "settings.json").write_text('{"rounds": 3}')  # of another program
     assert message in call(TOOL, *arguments, cwd=tmp_path, status=2)
