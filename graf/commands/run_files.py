@@ -26,7 +26,7 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
     as the run's, unless the overrides name one."""
     if file is None or not file.is_file() or not run_checkpoints(folder := file.resolve().parent):
         return
-    if folder == config.run_dir.resolve() or any(is_set(key, overrides) for key in ("expname", "training.outdir")):
+    if is_same(folder, config.run_dir) or any(is_set(key, overrides) for key in ("expname", "training.outdir")):
         return
     here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     would = "the run there would be continued" if run_checkpoints(config.run_dir) else "a run would begin at step 0"
@@ -153,4 +153,9 @@ def last_logged_step(rows_file: Path) -> int | None:
 
 def lies_in(folder: Path, path: Path) -> bool:
     """Whether the path is in the folder or below it."""
-    return folder.resolve() in path.resolve().parents
+    return any(is_same(folder, parent) for parent in path.resolve().parents)
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Whether both are one file or folder that exists: macOS and Windows take a name in any case."""
+    return path.exists() and other.exists() and path.samefile(other)

@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
+from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.commands.run import announce, log_if_done
-from graf.commands.run_files import keep_earlier_files, require_free_folder, write_config
+from graf.commands.run_files import find_checkpoint, keep_earlier_files, require_free_folder, require_own_folder, write_config
 from graf.commands.train import config_of, dry_run
 from graf.data import build_dataset
 from graf.errors import CheckpointError
@@ -33,6 +35,16 @@ def new_run(smoke, tmp_path):
     config = smoke(f"training.outdir={tmp_path}", "expname=run", "training.save_every=10")
     config.run_dir.mkdir()
     return config
+
+
+def test_a_run_is_known_by_its_folder_also_where_its_name_is_written_in_other_case(new_run, tmp_path, monkeypatch):
+    """A link stands for it, as `resolve` restores no case on macOS."""
+    write_config(new_run)
+    save_checkpoint(new_run.run_dir / NEWEST, TrainState(new_run, torch.device("cpu")).checkpoint())
+    (tmp_path / "same").symlink_to(new_run.run_dir)
+    monkeypatch.setattr(Path, "resolve", lambda path: Path(os.path.abspath(path)))
+    require_own_folder(tmp_path / "same" / "config.yaml", (), new_run)
+    assert find_checkpoint(str(tmp_path / "same" / NEWEST), new_run.run_dir) == tmp_path / "same" / NEWEST
 
 
 def rows_to(step):
