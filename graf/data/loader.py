@@ -2,6 +2,8 @@
 
 import logging
 import multiprocessing.connection
+import multiprocessing.resource_tracker
+import os
 import signal
 import sys
 import threading
@@ -16,7 +18,7 @@ from graf.rays import mirrored_where
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.device import clean_up
-from graf.runtime.interruption import SIGNALS
+from graf.runtime.interruption import SIGNALS, held_back
 from graf.runtime.limits import GB, available_cores
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
@@ -126,14 +128,16 @@ class Batches:
     def _open(self) -> None:
         self.close()
         before = multiprocessing.active_children()
-        self._batches = iter(self._open_loader(self._step))
-        self._workers = [child for child in multiprocessing.active_children() if child not in before]
-        if self._workers:
-            # A worker that dies while it looks at torch's event for their end leaves it locked, and setting it would hang.
-            # `close` kills the workers instead, so torch gets another event to set. Workers that are not forked look for the
-            # event by its name, which is gone with the last reference.
-            self._event_of_workers = self._batches._workers_done_event
-            self._batches._workers_done_event = threading.Event()
+        loader = self._open_loader(self._step)
+        with held_back():  # from workers that do not ignore signals yet: one that is not forked imports PyTorch before
+            self._batches = iter(loader)
+            self._workers = [child for child in multiprocessing.active_children() if child not in before]
+            if self._workers:
+                # A worker that dies while it looks at torch's event for their end leaves it locked, and setting it would hang.
+                # `close` kills the workers instead, so torch gets another event to set. Workers that are not forked look for
+                # the event by its name, which is gone with the last reference.
+                self._event_of_workers = self._batches._workers_done_event
+                self._batches._workers_done_event = threading.Event()
         leave_deaths_to_reader()
 
     def _read(self) -> Read:
@@ -230,6 +234,8 @@ def build_loader(
         return DeviceBatches(images, dataset, batches_from(start_step), data)
 
     def open_loader(step: int) -> DataLoader:
+        if n_workers and start_method() != "fork" and os.name == "posix":
+            multiprocessing.resource_tracker.ensure_running()  # the first worker would start it, which lets signals through
         return DataLoader(
             BatchReader(dataset, data),
             batch_size=None,  # the reader makes whole batches

@@ -89,6 +89,20 @@ def heard_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers)
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """A block at whose end the SIGNALS come that are sent meanwhile, and whose child processes they do not reach at all; Windows
+    cannot hold them back."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def exit_status_after(number: int | None) -> int:
     """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 129 after
     SIGHUP, as in shells; else REQUEUE."""

@@ -15,6 +15,7 @@ from graf.data import Views, build_loader, sample_labels
 from graf.data import loader as loader_module
 from graf.data.loader import EndlessBatches, how_it_ended
 from graf.errors import DataError, GrafError
+from graf.runtime.interruption import SIGNALS
 
 import pytest
 import torch
@@ -101,6 +102,23 @@ def test_workers_do_not_change_the_batches():
     helped = take(build_loader(dataset, config("data.hflip=true", "training.nworkers=2"), "cpu", 2), 8)
     for (expected, _), (images, _) in zip(alone, helped, strict=True):
         assert torch.equal(images, expected)
+
+
+class Interrupted(Numbered):
+    """Sends all signals to a process that unpickles it."""
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+
+
+@needs_signals
+def test_signals_reach_no_worker_that_is_still_starting(monkeypatch, caplog):
+    monkeypatch.setattr(loader_module, "start_method", lambda: "spawn")
+    batches = take(build_loader(Interrupted(False), config("training.nworkers=1"), "cpu"), 1)
+    assert torch.equal(batches[0][0], next(build_loader(Numbered(False), config(), "cpu"))[0])
+    assert not caplog.text  # of a worker that died
 
 
 @pytest.mark.parametrize("method", sorted({"spawn", "forkserver"} & set(multiprocessing.get_all_start_methods())))

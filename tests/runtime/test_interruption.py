@@ -5,7 +5,7 @@ import signal
 
 from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
-from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals, heard_by
+from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals, heard_by, held_back
 from graf.runtime.run_lock import run_lock
 
 import pytest
@@ -94,6 +94,14 @@ def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert not interruption.requested
+
+
+def test_a_signal_that_is_held_back_comes_later(restored_handlers):
+    with Interruption() as interruption:
+        with held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.reason == "SIGTERM"
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)
 
 
 def test_a_signal_after_that_of_another_process_interrupts_nothing():
