@@ -30,9 +30,9 @@ FLAGS_OF_PATHS = {
 EXIT_STATUSES = (
     "exit status: 0: done; 1: a file, such as a checkpoint, cannot be written, a disk or another process of the run failed; 2: "
     "an error in the command, the config or the data, a checkpoint that is missing or damaged, or too little memory; 3: ended "
-    "by training.max_hours or SIGUSR1 with a checkpoint, to be started again; 130: ended by Ctrl-C, 143: by SIGTERM, 129: by a "
-    "closed terminal, all with a checkpoint (a second Ctrl-C or SIGTERM ends the run at once with status 130, without a new "
-    "checkpoint)"
+    "by training.max_hours or SIGUSR1 with a checkpoint, to be started again; 130: ended by Ctrl-C, 149: by Ctrl-Break on "
+    "Windows, 143: by SIGTERM and 129: by a closed terminal elsewhere, all with a checkpoint (a second Ctrl-C, Ctrl-Break or "
+    "SIGTERM ends the run at once with status 130, without a new checkpoint)"
 )  # of programs that train
 
 

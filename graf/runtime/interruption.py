@@ -10,16 +10,17 @@ from types import FrameType
 from typing import Any
 
 REQUEUE = 3  # exit status of a run that wants to be started again
-# SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; Windows has neither.
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+# SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; only Windows has neither, and SIGBREAK.
+NAMES = "SIGINT", "SIGTERM", "SIGBREAK", "SIGHUP", "SIGUSR1"
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 HANG_UP = getattr(signal, "SIGHUP", None)
-DEMANDS = signal.SIGINT, signal.SIGTERM
+DEMANDS = tuple(getattr(signal, name) for name in NAMES[:3] if hasattr(signal, name))
 
 
 class Interruption:
     """A context in which the first of SIGNALS only sets `signal`; a second one interrupts at once.
 
-    SIGHUP does not count, nor does SIGUSR1 unless it follows Ctrl-C or SIGTERM: a terminal that closes and a batch system may
+    SIGHUP does not count, nor does SIGUSR1 unless it follows one of DEMANDS: a terminal that closes and a batch system may
     send several, and a SIGTERM after them. `signal` may also be set for another process of the run; this process's own first
     signal, which may come late, then interrupts nothing.
 
@@ -91,8 +92,8 @@ def heard_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers)
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """A block at whose end the SIGNALS come that are sent meanwhile, and whose child processes they do not reach at all; Windows
-    cannot hold them back."""
+    """A block at whose end the SIGNALS come that are sent during it, and whose child processes they never reach. Windows cannot
+    hold them back."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -104,8 +105,8 @@ def held_back() -> Iterator[None]:
 
 
 def exit_status_after(number: int | None) -> int:
-    """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 129 after
-    SIGHUP, as in shells; else REQUEUE."""
+    """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 149 after
+    SIGBREAK, 129 after SIGHUP, as in shells; else REQUEUE."""
     return 128 + number if number and number in (*DEMANDS, HANG_UP) else REQUEUE
 
 

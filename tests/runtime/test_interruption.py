@@ -1,8 +1,10 @@
 """A run ends after the step in hand, with the exit status that tells why."""
 
 import os
+import runpy
 import signal
 
+import graf.runtime.interruption
 from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
 from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, end_on_signals, heard_by, held_back
@@ -94,6 +96,16 @@ def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert not interruption.requested
+
+
+def test_ctrl_break_is_heard_where_there_is_one(monkeypatch, restored_handlers):
+    """On Windows."""
+    monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR2, raising=False)
+    with runpy.run_path(graf.runtime.interruption.__file__)["Interruption"]() as interruption:
+        os.kill(os.getpid(), signal.SIGBREAK)
+        assert interruption.exit_status == 128 + signal.SIGBREAK
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGBREAK)
 
 
 def test_a_signal_that_is_held_back_comes_later(restored_handlers):
