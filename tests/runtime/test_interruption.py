@@ -101,6 +101,7 @@ def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
 def test_ctrl_break_is_heard_where_there_is_one(monkeypatch, restored_handlers):
     """On Windows."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR2, raising=False)
+    signal.signal(signal.SIGBREAK, signal.SIG_IGN)
     with runpy.run_path(graf.runtime.interruption.__file__)["Interruption"]() as interruption:
         os.kill(os.getpid(), signal.SIGBREAK)
         assert interruption.exit_status == 128 + signal.SIGBREAK
