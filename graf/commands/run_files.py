@@ -157,5 +157,5 @@ def lies_in(folder: Path, path: Path) -> bool:
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Whether both are one file or folder that exists: macOS and Windows take a name in any case."""
-    return path.exists() and other.exists() and path.samefile(other)
+    """Whether both are one file or folder: macOS and Windows take the name of one that exists in any case."""
+    return path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other))

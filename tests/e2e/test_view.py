@@ -52,7 +52,7 @@ def test_nothing_to_look_at(runs):
 def test_without_viser_it_says_how_to_install_it_once_there_is_something_to_look_at(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "viser", None)
     monkeypatch.delitem(sys.modules, "graf.reporting.viewer.server", raising=False)
-    with pytest.raises(GrafError, match=r"optional extra: pip install -e '\.\[viewer\]'"):
+    with pytest.raises(GrafError, match=r"optional extra: pip install -e \"\.\[viewer\]\""):
         view(argparse.Namespace(path=runs, run=None, checkpoint=None))
     with pytest.raises(GrafError, match="nowhere: no run with a checkpoint here"):
         view(argparse.Namespace(path=runs / "nowhere", run=None, checkpoint=None))
