@@ -40,7 +40,7 @@ def main() -> int:
         from chromium import PROGRAM, Page, until  # with websockets, which viser brings
         from viewer_client import Window
     except ModuleNotFoundError:
-        raise GrafError("the viewer needs viser, which is an optional extra: pip install -e '.[viewer]'") from None
+        raise GrafError('the viewer needs viser, which is an optional extra: pip install -e ".[viewer]"') from None
     if PROGRAM is None:
         raise GrafError("no Chromium here; install it, on Debian with apt-get install chromium")
     size = tuple(map(int, args.size.split("x")))

@@ -25,7 +25,7 @@ from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.data.folders import require_outside
-from graf.errors import GrafError
+from graf.errors import RunFolderError
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import save_figure
@@ -77,11 +77,11 @@ def main() -> None:
 
 @contextlib.contextmanager
 def writable(file: Path) -> Iterator[None]:
-    """Raises GrafError where the file cannot be written or removed inside."""
+    """Raises RunFolderError where the file cannot be written or removed inside."""
     try:
         yield
     except OSError as error:
-        raise GrafError(f"{file}: cannot be written ({error.strerror}); name another folder with --out") from None
+        raise RunFolderError(f"{file}: cannot be written ({error.strerror or error}); name another folder with --out") from None
 
 
 def own_folder(config: Config) -> Path:

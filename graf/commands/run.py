@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from graf.checkpoints.checkpoint import NEWEST
 from graf.checkpoints.run_folder import remove_run_leftovers, run_checkpoints, save
-from graf.commands.run_files import ROWS_FILE, checkpoint_of, keep_earlier_files, lies_in, require_own_folder, write_config
+from graf.commands.run_files import (
+    ROWS_FILE,
+    checkpoint_of,
+    is_same,
+    keep_earlier_files,
+    lies_in,
+    require_own_folder,
+    write_config,
+)
 from graf.config import RunConfig
 from graf.data import Views
 from graf.memory.budget import enforce_budget
@@ -129,7 +137,7 @@ def announce(state: RunState, dataset: Views, checkpoint: Path | None) -> tuple[
         if not run_checkpoints(config.run_dir) and not (checkpoint and lies_in(config.run_dir, checkpoint)):
             keep_earlier_files(config, state.step)
         write_config(config)
-        if checkpoint and checkpoint.resolve() != (config.run_dir / NEWEST).resolve():
+        if checkpoint and not is_same(checkpoint, config.run_dir / NEWEST):
             save(config.run_dir / NEWEST, state.checkpoint())  # --resume auto goes on from here, whatever ends the run
     log.info(
         "training on %d images on %s until step %d, into %s",

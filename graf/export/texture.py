@@ -33,7 +33,7 @@ def require_xatlas() -> None:
     if importlib.util.find_spec("xatlas") is None:
         raise GrafError(
             "--textured: lays out textures with the package xatlas, which is not installed; pip install xatlas, which "
-            "needs a C++ compiler with Python 3.14 or later, or on Linux with an ARM processor (Debian: g++ and python3-dev)"
+            "needs a C++ compiler with Python 3.14 or later, or on Linux or Windows on ARM (Debian: g++ and python3-dev)"
         )
 
 

@@ -459,6 +459,8 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
 def _ladder(config: Config) -> Iterator[tuple[str, list[Any]]]:
     """The settings to change, in the order of their cost, each with its values, milder ones first."""
     training, nerf, rays = config.training, config.nerf, config.ray_sampler.rays_per_patch
+    if loader_bytes(config):
+        yield "training.nworkers", [0]
     if not training.use_amp:
         yield "training.use_amp", [True]
     if training.micro_batch == "auto":  # the same gradient, in the end one image at a time

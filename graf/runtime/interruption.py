@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 REQUEUE = 3  # exit status of a run that wants to be started again
-# SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; only Windows has neither, and SIGBREAK.
+# SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; Windows has neither, but SIGBREAK.
 NAMES = "SIGINT", "SIGTERM", "SIGBREAK", "SIGHUP", "SIGUSR1"
 SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 HANG_UP = getattr(signal, "SIGHUP", None)
@@ -92,8 +92,8 @@ def heard_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers)
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """A block at whose end the SIGNALS come that are sent during it, and whose child processes they never reach. Windows cannot
-    hold them back."""
+    """A block whose child processes the SIGNALS never reach, but on Windows. Its own thread hears them at the end; where there
+    are others, they may hear them before."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

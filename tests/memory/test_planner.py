@@ -236,6 +236,13 @@ def test_loader_processes_that_are_not_forked_take_memory_of_the_host(monkeypatc
     assert taken == {"cpu": counted * planner.LOADER_BYTES, "mps": counted * planner.LOADER_BYTES, "cuda": 0}
 
 
+def test_fewer_loader_processes_are_advised_first_where_they_take_memory(monkeypatch):
+    monkeypatch.setattr(planner, "start_method", lambda: "spawn")
+    monkeypatch.setattr("graf.data.loader.available_cores", lambda: 2)
+    config = load_config()
+    assert smallest_edits(config, estimate_step(config).total_bytes - MB) == ("training.nworkers=0",)
+
+
 def test_what_fits_needs_no_edit(refine):
     assert smallest_edits(refine(), 100_000 * MB) == ()
 

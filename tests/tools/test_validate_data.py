@@ -95,7 +95,7 @@ def test_a_sheet_that_cannot_be_written_says_what_to_do(program, tmp_path, capfd
     (tmp_path / in_the_way).mkdir(parents=True) if "/" in in_the_way else (tmp_path / in_the_way).touch()
     status, _ = program("validate_data", *SMOKE, *photographs(tmp_path / "photos"), "--out", "out")
     said = capfd.readouterr().err
-    assert status == 2 and "error: out/contact_sheet.png: cannot be written (" in said
+    assert status == 1 and "error: out/contact_sheet.png: cannot be written (" in said
     assert "; name another folder with --out" in said
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 try:
     import moderngl
-except ImportError:  # requirements.txt leaves it out where it has no wheel
+except ModuleNotFoundError:  # requirements.txt leaves it out where it has no wheel
     moderngl = None
 
 SUPERSAMPLING = 4  # samples along each side of a pixel
@@ -68,7 +68,7 @@ class MeshRenderer:
         if moderngl is None:
             raise GrafError(
                 "meshes are drawn with the package moderngl, which is not installed; pip install moderngl (it needs a C++ "
-                "compiler on Linux with an ARM processor)"
+                "compiler on Linux or Windows on ARM)"
             )
         self.data = data
         try:
