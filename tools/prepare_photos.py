@@ -31,7 +31,7 @@ from graf.photographs.summary import nothing_usable, summary
 from graf.photographs.writing import LEFT_OUT, write_cameras, write_config, write_left_out, write_sheet
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
-from graf.runtime.files import holds_files, make_writable_folder, read_object, remove_leftovers, write_text
+from graf.runtime.files import is_taken, make_writable_folder, read_object, remove_leftovers, write_text
 from graf.runtime.run_lock import run_lock
 
 SETTINGS, FRAMES = "settings.json", ".frames_"
@@ -188,9 +188,9 @@ def claim(out: Path, root: Path, options: Options) -> None:
     if kept and any((out / IMAGES).rglob("*.png")):
         differing = ", ".join(name for name in settings if settings[name] != kept.get(name))
         raise GrafError(f"{out}: was made with other settings ({differing}); name a new folder, or remove this one")
-    if not kept and out.exists() and (not out.is_dir() or holds_files(out)):
+    if not kept and is_taken(out):
         raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
-    if root.is_dir() and not holds_files(root):
+    if root.is_dir() and not is_taken(root):
         raise DataError(f"{root}: no photograph can be used: {nothing_usable({})}")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))

@@ -30,7 +30,7 @@ from graf.pictures.outputs import as_uint8, write_image
 from graf.pictures.sampling import Objects, render_views
 from graf.rays import visible_radius
 from graf.runtime.console import progress
-from graf.runtime.files import holds_files, read_object, write_text
+from graf.runtime.files import is_taken, read_object, write_text
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -84,7 +84,7 @@ def keep_pictures_of(shown: str, out: Path) -> None:
 
     Raises GrafError where the folder holds files but no manifest, which marks its pictures as ours.
     """
-    if out.is_dir() and not (out / MANIFEST).exists() and holds_files(out):
+    if out.is_dir() and not (out / MANIFEST).exists() and is_taken(out):
         raise GrafError(
             f"{out}: pictures would be written here, but it holds files that were not made by this program (it has no "
             f"{MANIFEST}); name another folder with --out, or move them away"

@@ -23,7 +23,7 @@ from graf.metrics.results import FEWEST_IMAGES
 from graf.models.generator import Generator, weights_hash
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import fresh_samples, labels_as_in_data, labels_in_range
-from graf.runtime.files import holds_files
+from graf.runtime.files import is_taken
 from graf.runtime.out_of_memory import first_line, is_machine_fault, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
 from graf.runtime.retry import retry_halved
@@ -321,7 +321,7 @@ class FakeStream(torch_fidelity.GenerativeModelBase):
 
 def new_folder(folder: Path) -> Path:
     """Make the folder, and return it. Raises GrafError where it exists and is not empty."""
-    if folder.exists() and (not folder.is_dir() or holds_files(folder)):
+    if is_taken(folder):
         raise GrafError(f"{folder}: not empty; samples would be mixed with what is there, name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -72,9 +72,9 @@ def first_free(paths: Iterable[Path]) -> Path:
     return next(path for path in paths if not path.exists())
 
 
-def holds_files(folder: Path) -> bool:
-    """Whether a folder contains anything but what file managers put there."""
-    return any(path.name.lower() not in OF_FILE_MANAGERS for path in folder.iterdir())
+def is_taken(path: Path) -> bool:
+    """Whether a file is there, or a folder with anything but what file managers put in it."""
+    return path.exists() and (not path.is_dir() or any(file.name.lower() not in OF_FILE_MANAGERS for file in path.iterdir()))
 
 
 def make_writable_folder(folder: Path) -> None:
@@ -156,7 +156,7 @@ def claim_folder(out: Path, settings: dict[str, Any], completed: Callable[[dict,
             raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
         log.info("%s: continuing the set in it", out)
         return
-    if out.exists() and (not out.is_dir() or holds_files(out)):
+    if is_taken(out):
         raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
     write_text(file, json.dumps(settings, indent=1))
 

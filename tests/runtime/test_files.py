@@ -16,7 +16,7 @@ from graf.runtime.files import (
     check_writable,
     claim_folder,
     file_sha256,
-    holds_files,
+    is_taken,
     json_rows,
     kept_json,
     make_writable_folder,
@@ -97,7 +97,7 @@ def test_a_file_that_another_process_reads_is_replaced_once_it_has_been_read(tmp
 @pytest.mark.parametrize("name", [".DS_Store", "desktop.ini", "Thumbs.db"])
 def test_a_folder_that_was_only_looked_at_is_free(tmp_path, name):
     """By a file manager."""
-    assert not holds_files(tmp_path)
+    assert not is_taken(tmp_path)
     (tmp_path / name).touch()
     claim_folder(tmp_path, {"size": 64})
     (tmp_path / "settings.json").unlink()

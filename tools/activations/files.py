@@ -15,7 +15,7 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.runtime.console import log
-from graf.runtime.files import holds_files, whole_file, write_text
+from graf.runtime.files import is_taken, whole_file, write_text
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -65,7 +65,7 @@ class ActivationWriter:
             "shards": [],
         }
         self._rows: list[dict[str, Tensor]] = []  # of the next shard, batch by batch
-        if self.folder.exists() and (not self.folder.is_dir() or holds_files(self.folder)):
+        if is_taken(self.folder):
             self._go_on()
         self.taken, self.samples, self.bytes = (self.manifest[name] for name in ("taken", "samples", "bytes"))
         self.estimated_bytes, self._shards = self.bytes, self.manifest["shards"]
