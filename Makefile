@@ -1,8 +1,10 @@
 # Everything on a fresh machine with Python 3.10+; `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
-# Most of the 10,000 modules are never imported, and Python compiles the others when they are
+# Most of the 10,000 modules are never imported, and Python compiles the others when they are: once, if it may keep what it
+# compiled, which images of containers often forbid
 INSTALL := $(BIN)/pip install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 define WITHOUT_CARD
 No NVIDIA GPU is found here, and the usual PyTorch for Linux brings CUDA along, some 6 GB that will not be used.

@@ -59,6 +59,13 @@ def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
     assert commands[-2:] == [".venv/bin/pip install --no-compile --editable '.[viewer]'", ".venv/bin/python view.py"]
 
 
+def test_what_python_compiles_is_kept_where_the_environment_forbids_it(make, monkeypatch):
+    """As images of containers do: nothing is compiled as it is installed, and each program would compile PyTorch anew."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (make.programs / "python").write_text(PYTHON.replace('"$@"', '"$@" ${PYTHONDONTWRITEBYTECODE-unset}'))
+    assert "pip install --no-compile --editable . unset" in make(".venv/ready")
+
+
 def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
     lines = "\n".join(make("--dry-run", "weights")).replace("\\\n", " ").splitlines()
     train, sweep, export, measure = (line.split()[1:] for line in lines if ".venv/bin/python" in line)
