@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, config_to_dict, load_config, override
-from graf.data import build_dataset
+from graf.data import build_dataset, hull
 from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
@@ -104,6 +104,7 @@ def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
     misread = torch.arange(len(cars)) % 4 == 0
     found = FoundCameras(torch.where(misread, azimuth_deg + 90, azimuth_deg), v, 1 - misread.float())
     monkeypatch.setattr(rounds, "FEWEST_FOR_BOX", 100)
+    monkeypatch.setattr(hull, "CELLS", 24)
     box = rounds.box_around(cars, found, config.data)
     misled = rounds.box_around(cars, found._replace(confidence=misread.float()), config.data)
     width, misled_width = (corners[4] - corners[1] for corners in (box, misled))

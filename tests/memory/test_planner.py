@@ -88,8 +88,8 @@ OTHERS = {  # what no shipped config does, or seldom
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),
     "noise of a batch in parts": (
-        *(FILM, "training.batch_size=256", "training.micro_batch=1", "nerf.checkpoint_rays=32", "nerf.raw_noise_std=1"),
-        *("nerf.netwidth=8", "nerf.netdepth=2", "data.imsize=16"),
+        *(FILM, "training.batch_size=32", "training.micro_batch=1", "nerf.checkpoint_rays=32", "nerf.raw_noise_std=1"),
+        *("nerf.samples_per_ray=192", "nerf.netwidth=8", "nerf.netdepth=2", "data.imsize=16"),
     ),
     "computed anew": (FILM, "nerf.checkpoint_rays=256", "nerf.netwidth=128"),
     "triplane computed anew": ("nerf.checkpoint_rays=256", "nerf.netwidth=128"),

@@ -71,7 +71,7 @@ CASES = {
     ),
     "two critics, of which one begins after the low-resolution steps": (
         *("discriminator.architecture=mixed", "encoder.first_steps=4", "encoder.weight=5", "discriminator.low_res_steps=5"),
-        *("ray_sampler.rays_per_patch=256", "discriminator.blur_steps=0"),
+        *("ray_sampler.rays_per_patch=256", "discriminator.blur_steps=0", "discriminator.feature_size=64"),
     ),
     "float16": ("training.use_amp=true", "training.amp_dtype=float16", *KEPT),
 }
