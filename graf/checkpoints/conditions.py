@@ -4,6 +4,7 @@ A checkpoint records its conditions, so that a run that continues under others c
 """
 
 import dataclasses
+import functools
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Conditions:
         on_cpu = device.type == "cpu"
         return cls(
             torch=str(torch.__version__),
-            source=source_digest(),
+            source=loaded_source(),
             threads=torch.get_num_threads() if on_cpu else None,
             cpu_capability=torch.backends.cpu.get_cpu_capability() if on_cpu else None,
             number_format=number_format,
@@ -54,6 +55,12 @@ class Conditions:
         pairs = {name: (saved.get(name), value) for name, value in dataclasses.asdict(self).items()}
         changed = {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
         return {name: f"{LABELS[name]} {old} -> {new}" for name, (old, new) in changed.items()}
+
+
+@functools.cache
+def loaded_source() -> str:
+    """The `source_digest` when it is first asked for: what a process runs it has loaded by then."""
+    return source_digest()
 
 
 def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
-from graf.checkpoints.conditions import Conditions, source_digest
+from graf.checkpoints.conditions import Conditions, loaded_source, source_digest
 from graf.training.state import TrainState, load_checkpoint
 
 import pytest
@@ -33,7 +33,7 @@ def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, TrainState(smoke(), CPU).checkpoint())
     assert read_checkpoint(tmp_path / NEWEST)["conditions"] == {
         "torch": torch.__version__,
-        "source": source_digest(),
+        "source": loaded_source(),
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "number_format": "float32",
