@@ -1,9 +1,9 @@
 # Everything on a fresh machine with Python 3.10+; `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
-# Most of the 10,000 modules are never imported, and Python compiles the others when they are: once, if it may keep what it
-# compiled, which images of containers often forbid
+# Most of the 10,000 modules are never imported, and Python compiles the others when they are
 INSTALL := $(BIN)/pip install --no-compile
+# Images of containers often set it: then each program would compile PyTorch anew
 unexport PYTHONDONTWRITEBYTECODE
 
 define WITHOUT_CARD
