@@ -27,9 +27,11 @@ UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 
 
 def pytest_configure():
-    """A test takes one thread, as do the programs that it starts: other tests run beside it. It does not wait for the disk."""
+    """A test takes one thread, as do the programs that it starts: other tests run beside it. It does not wait for the
+    disk. What `few_objects_to_collect` has frozen is not counted, which takes a tenth of a second in each program in a test."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    gc.get_freeze_count = lambda: 1
     os.fsync = os.fstat  # which knows a descriptor that is not open too; thousands of files take minutes on a slow disk
 
 

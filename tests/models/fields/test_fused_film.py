@@ -192,8 +192,8 @@ def test_the_backward_pass_holds_its_scratch_and_no_more():
 @pytest.mark.parametrize("width", fused_film.SAMPLES_AND_WARPS)
 @pytest.mark.parametrize("name", ["film_forward", "film_backward"])
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(name, width, monkeypatch, tmp_path):
-    """The interpreter lets pass what the compiler refuses. Fewer layers and frequencies than a run's: others repeat the same
-    code."""
+    """The interpreter lets pass what the compiler refuses. Fewer layers and frequencies than a run's: more would repeat
+    the same code."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     pytest.importorskip("triton")
     from graf.models.fields import film_kernels
