@@ -44,22 +44,16 @@ test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in enviro
 test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
 
-.venv/viewer: .venv/ready
-	$(INSTALL) --editable '.[viewer]'
-	touch $@
-
-.venv/docs: .venv/ready
-	$(INSTALL) --editable '.[docs]'
-	touch $@
-
-lint: .venv/ready  ## the style alone
+lint: .venv/docs  ## the style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-.venv/ready: requirements.txt pyproject.toml
+.venv/viewer: EXTRA := [viewer]
+.venv/docs: EXTRA := [docs]
+.venv/ready .venv/viewer .venv/docs: requirements.txt pyproject.toml
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || \
 	    $(BIN)/pip show torch > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
-	$(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
-	$(INSTALL) --editable .
-	touch $@
+	$(INSTALL) --editable '.$(EXTRA)'
+	touch .venv/ready $@

@@ -59,6 +59,11 @@ def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
     assert commands[-2:] == [".venv/bin/pip install --no-compile --editable '.[viewer]'", ".venv/bin/python view.py"]
 
 
+def test_the_tests_are_installed_for_at_once_and_once(make):
+    assert [line for line in make(".venv/docs") if line.startswith("pip ")] == ["pip install --no-compile --editable .[docs]"]
+    assert make("--question", ".venv/ready", ".venv/docs") == []  # which fails where there is something to do
+
+
 def test_what_python_compiles_is_kept_where_the_environment_forbids_it(make, monkeypatch):
     """As images of containers do: nothing is compiled as it is installed, and each program would compile PyTorch anew."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
