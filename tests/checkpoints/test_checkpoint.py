@@ -112,7 +112,12 @@ RESTORING = (
 
 
 ANNEALED = ("training.anneal=r3gan", "training.anneal_steps=5", "training.lr_anneal_every=auto")
-HEADS = ("training.reg_type=r1", "discriminator.label_loss=none", "discriminator.reconstruction=0")
+HEADS = (
+    "training.reg_type=r1",
+    "discriminator.label_loss=none",
+    "discriminator.reconstruction=0",
+    "discriminator.feature_size=64",
+)
 MIXED = ("discriminator.architecture=mixed", *HEADS)
 PROJECTED = ("discriminator.architecture=projected", *HEADS)
 ENCODING = ("encoder.weight=5",)

@@ -55,8 +55,8 @@ VARIANTS = {
         "ccsr.learns_from=photographs", "discriminator.dual=true", "discriminator.condition=class",
         "nerf.density_activation=relu", "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4",
     ),
-    "projected": ("discriminator.architecture=projected", "data.alpha=ignore"),
-    "mixed": ("discriminator.architecture=mixed", "data.alpha=ignore"),
+    "projected": ("discriminator.architecture=projected", "discriminator.feature_size=64", "data.alpha=ignore"),
+    "mixed": ("discriminator.architecture=mixed", "discriminator.feature_size=64", "data.alpha=ignore"),
     "consistency": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"),
     "consistency, restored": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", "ccsr.judge=restored"),
 }  # fmt: skip
