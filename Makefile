@@ -13,6 +13,7 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
+.NOTPARALLEL:
 .PHONY: help view train weights docs test test-versions test-gpu lint
 
 help:  ## this list
@@ -44,16 +45,17 @@ test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in enviro
 test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
 
-lint: .venv/docs  ## the style alone
+lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+.venv/ready: EXTRA :=
 .venv/viewer: EXTRA := [viewer]
 .venv/docs: EXTRA := [docs]
 .venv/ready .venv/viewer .venv/docs: requirements.txt pyproject.toml
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || \
 	    $(BIN)/pip show torch > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
-	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip --version > /dev/null 2>&1 || $(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
 	$(INSTALL) --editable '.$(EXTRA)'
-	touch .venv/ready $@
+	touch $(sort .venv/ready $@)

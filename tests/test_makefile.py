@@ -64,6 +64,14 @@ def test_the_tests_are_installed_for_at_once_and_once(make):
     assert make("--question", ".venv/ready", ".venv/docs") == []  # which fails where there is something to do
 
 
+def test_an_environment_whose_pip_does_not_run_is_made_again(make):
+    """As after an upgrade of the system's Python."""
+    make(".venv/ready")
+    pip = make.programs.parent / ".venv" / "bin" / "pip"
+    pip.write_text("#!/bin/sh\nexit 1\n")
+    assert "pip install --no-compile --editable .[viewer]" in make(".venv/viewer")
+
+
 def test_what_python_compiles_is_kept_where_the_environment_forbids_it(make, monkeypatch):
     """As images of containers do: nothing is compiled as it is installed, and each program would compile PyTorch anew."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
