@@ -115,7 +115,7 @@ def test_what_adds_in_no_fixed_order_is_what_the_docs_say():
 
 @pytest.mark.parametrize("name, most", [("convolutional", 1700), ("cars_128", 1900), ("default", 3800)])
 def test_a_step_asks_for_few_operations(name, most):
-    gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.batch_size=2", "training.use_amp=true")))
+    gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.batch_size=4", "training.use_amp=true")))
     assert 500 < gpu.launches.total() <= most
 
 
