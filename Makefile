@@ -13,6 +13,14 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
+define SUITABLE
+import sys
+found = (sys.executable,) + sys.version_info[:2]
+if found[1:] < (3, 10):
+    sys.exit("Python 3.10 or newer is needed, and %s is %s.%s: make PYTHON=python3.12, for example" % found)
+endef
+export SUITABLE
+
 .NOTPARALLEL:
 .PHONY: help view train weights docs test test-versions test-gpu lint
 
@@ -53,9 +61,10 @@ lint: .venv/ready  ## the style alone
 .venv/viewer: EXTRA := [viewer]
 .venv/docs: EXTRA := [docs]
 .venv/ready .venv/viewer .venv/docs: requirements.txt pyproject.toml
+	@$(BIN)/pip --version > /dev/null 2>&1 && $(BIN)/python -c "$$SUITABLE" 2> /dev/null || \
+	    { $(PYTHON) -c "$$SUITABLE" && $(PYTHON) -m venv --clear .venv; }
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || \
 	    $(BIN)/pip show torch > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
-	$(BIN)/pip --version > /dev/null 2>&1 || $(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
 	$(INSTALL) --editable '.$(EXTRA)'
 	touch $(sort .venv/ready $@)

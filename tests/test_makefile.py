@@ -16,10 +16,13 @@ ROOT = Path(__file__).parents[1]
 MAKE = shutil.which("make")
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make")
 PYTHON = """#!/bin/sh
+test "$1" = -c && exit 0
 mkdir -p .venv/bin
-printf '#!/bin/sh\\necho pip "$@"\\n' > .venv/bin/pip
-chmod +x .venv/bin/pip
+printf '#!/bin/sh\\ntest "$1" = show && exec test -e .venv/ready\\necho pip "$@"\\n' > .venv/bin/pip
+printf '#!/bin/sh\\n' > .venv/bin/python
+chmod +x .venv/bin/pip .venv/bin/python
 """
+TOO_OLD = "#!/bin/sh\nexit 1\n"
 INDEX = "https://wheels.example/cpu"
 
 
@@ -72,6 +75,29 @@ def test_an_environment_whose_pip_does_not_run_is_made_again(make):
     assert "pip install --no-compile --editable .[viewer]" in make(".venv/viewer")
 
 
+def test_an_environment_of_a_python_that_is_too_old_is_made_again(make):
+    make(".venv/ready")
+    python = make.programs.parent / ".venv" / "bin" / "python"
+    python.write_text(TOO_OLD)
+    make(".venv/viewer")
+    assert python.read_text() != TOO_OLD
+
+
+def test_no_environment_is_made_with_a_python_that_is_too_old(make):
+    (make.programs / "python").write_text(PYTHON.replace("exit 0", "exit 1"))
+    with pytest.raises(subprocess.CalledProcessError):
+        make(".venv/ready")
+    assert not (make.programs.parent / ".venv").exists()
+
+
+def test_a_python_that_is_too_old_is_named(monkeypatch):
+    text = re.search(r"define SUITABLE\n(.*?)\nendef", (ROOT / "Makefile").read_text(encoding="utf-8"), re.DOTALL)[1]
+    exec(text, {})  # this one is suitable
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18))
+    with pytest.raises(SystemExit, match=rf"3\.10 or newer is needed, and {re.escape(sys.executable)} is 3\.9: make PYTHON="):
+        exec(text, {})
+
+
 def test_what_python_compiles_is_kept_where_the_environment_forbids_it(make, monkeypatch):
     """As images of containers do: nothing is compiled as it is installed, and each program would compile PyTorch anew."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
@@ -81,7 +107,7 @@ def test_what_python_compiles_is_kept_where_the_environment_forbids_it(make, mon
 
 def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
     lines = "\n".join(make("--dry-run", "weights")).replace("\\\n", " ").splitlines()
-    train, sweep, export, measure = (line.split()[1:] for line in lines if ".venv/bin/python" in line)
+    train, sweep, export, measure = (line.split()[1:] for line in lines if line.startswith(".venv/bin/python "))
     assert (train[0], sweep) == ("train.py", ["eval.py"])
     flags = parser_of("eval.py")
     exported, measured = (flags.parse_args(command[1:]) for command in (export, measure))
