@@ -75,7 +75,7 @@ def main() -> int:
         log.info("%s in all rounds, for which this program was measured; --set chooses another", DISCRIMINATOR)
     pose = load_config(args.estimator, schema=PoseConfig)
     if not pose.model.azimuth_bins:
-        raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")
+        raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24; rounds need to know how sure it is")
     if not 0 < args.keep <= 1:
         raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
     steps = [rounds.posed_steps(config, number, args.rounds) for number in range(1, args.rounds + 1)]

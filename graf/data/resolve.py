@@ -26,7 +26,7 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     discriminator.label_loss has nothing to tell apart.
     """
     if dataset and config.data.alpha == "auto" and config.data.background_model == "plane":
-        log.info("data.alpha: ignore, for data.background_model: plane fills what opacity leaves")
+        log.info("data.alpha: ignore, because data.background_model: plane fills what opacity leaves")
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))
@@ -47,9 +47,9 @@ def without_encoder(config: Config, posed: bool, trained: Config | None = None) 
         return config
     goes_on = trained is not None and trained.encodes_images
     if not posed:
-        reason = "for these images have no cameras"
+        reason = "because these images have no cameras"
     elif config.data.background_model == "plane" and not goes_on:
-        reason = "for reconstructions would draw the backgrounds of data.background_model: plane as walls of the field"
+        reason = "because reconstructions would draw the backgrounds of data.background_model: plane as walls of the field"
     else:
         return config
     log.info("encoder.first_steps and encoder.weight: 0, %s", reason)
@@ -99,8 +99,8 @@ def with_condition(config: Config, known: KnownLabels) -> Config:
     if condition == discriminator.condition:
         return config
     log.info(
-        "discriminator.condition: %s instead of %s, for these images have %s and no cameras, which names such as 0_0090.png "
-        "(<elevation>_<azimuth>) or a transforms.json would tell",
+        "discriminator.condition: %s instead of %s, because these images have %s and no cameras, which names such as "
+        "0_0090.png (<elevation>_<azimuth>) or a transforms.json would tell",
         *(condition, discriminator.condition, "one class" if known.n_classes == 1 else f"{known.n_classes} classes"),
     )
     return _replace(config, "discriminator", condition=condition)

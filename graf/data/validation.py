@@ -142,18 +142,18 @@ def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]
     whole = [image for image in images if image.clear < LEAST_CLEAR]
     if not opaque and 2 * len(whole) > n:
         log.warning(
-            "data.alpha: ignore, for %d of %d images have less than %.0f %% transparent pixels, as the rounded corners of "
+            "data.alpha: ignore, because %d of %d images have less than %.0f %% transparent pixels, as the rounded corners of "
             "screenshots, such as %s; if their objects are cut out, set data.alpha: rgba",
             *(len(whole), n, 100 * LEAST_CLEAR, one_line(str(whole[0].item.file))),
         )
         return "ignore"
     if not opaque:
-        log.info("data.alpha: rgba, for all %d images have transparency", n)
+        log.info("data.alpha: rgba, because all %d images have transparency", n)
     elif len(opaque) == n:
-        log.info("data.alpha: ignore, for none of the %d images has transparency", n)
+        log.info("data.alpha: ignore, because none of the %d images has transparency", n)
     else:
         log.info(
-            "data.alpha: ignore, for %d of %d images have no transparency, such as %s; the discriminator sees opacity only "
+            "data.alpha: ignore, because %d of %d images have no transparency, such as %s; the discriminator sees opacity only "
             "where all have it",
             *(len(opaque), n, one_line(str(opaque[0].item.file))),
         )

@@ -147,7 +147,7 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     settings = config(tmp_path / "a", tmp_path / "b", **{"data.alpha": "auto"} | flags)
     with caplog.at_level(logging.INFO, "graf"):
         dataset = build_dataset(settings)
-    assert [line for line in caplog.messages if "alpha" in line] == ["data.alpha: rgba, for all 4 images have transparency"]
+    assert [line for line in caplog.messages if "alpha" in line] == ["data.alpha: rgba, because all 4 images have transparency"]
     assert dataset.alpha == "rgba" and dataset.posed == (not flags)
     assert [dataset.read(i)[3, 4, 0].item() for i in range(4)] == [128] * 4
     found = resolve(settings, dataset)
@@ -160,9 +160,9 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     [
         (
             ("e.png",),
-            "for 1 of 3 images have no transparency, such as {}/e.png; the discriminator sees opacity only where all have it",
+            "because 1 of 3 images have no transparency, such as {}/e.png; the discriminator sees opacity only where all have it",
         ),
-        (("a.png", "b.png", "e.jpg"), "for none of the 3 images has transparency"),
+        (("a.png", "b.png", "e.jpg"), "because none of the 3 images has transparency"),
     ],
 )
 def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opaque, reason):

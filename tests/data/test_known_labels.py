@@ -163,7 +163,7 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
     settings = smoke(setting)
     assert without_encoder(settings, posed=True) is settings and not caplog.messages
     assert not without_encoder(settings, posed=False).encodes_images
-    assert caplog.messages == ["encoder.first_steps and encoder.weight: 0, for these images have no cameras"]
+    assert caplog.messages == ["encoder.first_steps and encoder.weight: 0, because these images have no cameras"]
     assert without_encoder(smoke(), posed=False) == smoke()
     front = "data.camera_prior=front", "data.hflip=true"
     assert without_encoder(smoke(setting, "encoder.finds_cameras=true", *front), posed=False).encodes_images

@@ -67,8 +67,8 @@ def _background(evidence: Evidence) -> str:
 
 def _opacity(dataset: Views, data: DataConfig) -> str:
     if dataset.alpha == "rgba":
-        return "judged, for all images have transparency"
-    return "not judged (data.alpha: ignore)" if data.alpha == "ignore" else "not judged, for not all images have transparency"
+        return "judged because all images have transparency"
+    return "not judged " + ("(data.alpha: ignore)" if data.alpha == "ignore" else "because not all images have transparency")
 
 
 def _missing(dataset: Views, data: DataConfig) -> Iterator[str]:

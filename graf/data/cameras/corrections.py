@@ -40,7 +40,7 @@ def warn_of_unused(data: DataConfig, source: str) -> None:
     unused = [f"data.{key}" for key in KEYS if key not in used and getattr(data, key) != getattr(DataConfig, key)]
     if unused:
         lacking = "cameras" if source == "none" else "transforms.json"
-        log.warning("%s: without effect, for the images have no %s", ", ".join(unused), lacking)
+        log.warning("%s: without effect, because the images have no %s", ", ".join(unused), lacking)
 
 
 def from_opencv(pose_c2w: Tensor) -> Tensor:

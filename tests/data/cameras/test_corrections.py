@@ -96,8 +96,8 @@ def test_the_key_on_a_file_with_the_projects_axes_is_a_fault_that_names_it(posed
 
 
 @pytest.mark.parametrize("name, keys, said", [
-    ("a.png", {"data.azimuths": "clockwise"}, "data.azimuths: without effect, for the images have no cameras"),
-    ("0_0030.png", {"data.camera_axes": "opencv"}, "data.camera_axes: without effect, for the images have no transforms.json"),
+    ("a.png", {"data.azimuths": "clockwise"}, "data.azimuths: without effect, because the images have no cameras"),
+    ("0_3.png", {"data.camera_axes": "opencv"}, "data.camera_axes: without effect, because the images have no transforms.json"),
 ])  # fmt: skip
 def test_a_key_without_effect_is_told(tmp_path, caplog, name, keys, said):
     put(tmp_path / name)
