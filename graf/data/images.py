@@ -151,9 +151,21 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         report_names(folders, data)
     if data.alpha == "auto":
         data = dataclasses.replace(data, alpha=alpha_of_images([checked[row] for row in good_rows]))
-    good = labelled._replace(items=[items[row] for row in good_rows])
+    good = with_classes_seen(labelled._replace(items=[items[row] for row in good_rows]))
     thumbnails = torch.stack([checked[row].thumbnail for row in good_rows])
     return ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
+
+
+def with_classes_seen(labelled: Labelled) -> Labelled:
+    """The images with the classes that have some: a network would learn nothing of a class whose images were all left out, and
+    yet draw its objects."""
+    seen = sorted({item.class_index for item in labelled.items})
+    if len(seen) == len(labelled.class_names):
+        return labelled
+    unseen = [name for index, name in enumerate(labelled.class_names) if index not in seen]
+    log.warning("no class: %s, whose images were all left out", ", ".join(unseen))
+    items = [dataclasses.replace(item, class_index=seen.index(item.class_index)) for item in labelled.items]
+    return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in seen])
 
 
 def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -> list[Item]:

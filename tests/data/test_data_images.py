@@ -160,9 +160,9 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     [
         (
             ("e.png",),
-            "because 1 of 3 images have no transparency, such as {}/e.png; the discriminator sees opacity only where all have it",
+            "1 of 3 images have no transparency, such as {}/e.png; the discriminator sees opacity only where all have it",
         ),
-        (("a.png", "b.png", "e.jpg"), "because none of the 3 images has transparency"),
+        (("a.png", "b.png", "e.jpg"), "none of the 3 images has transparency"),
     ],
 )
 def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opaque, reason):
@@ -173,7 +173,7 @@ def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opa
     with caplog.at_level(logging.INFO, "graf"):
         dataset = build_dataset(settings)
     told = [line for line in caplog.messages if "alpha" in line]
-    assert told == [f"data.alpha: ignore, {reason.format(tmp_path)}"]
+    assert told == [f"data.alpha: ignore, because {reason.format(tmp_path)}"]
     assert dataset.alpha == "ignore" and len(dataset.read(0)) == 3 and resolve(settings, dataset).data.channels == 3
 
 

@@ -52,9 +52,11 @@ def names_have_cameras(folders: Sequence[Folder], data: DataConfig) -> bool:
     return 2 * len(told) >= len(files) > 0
 
 
-def elevations_in(names: Sequence[dict[str, str] | None], pattern: NamePattern) -> list[float]:
-    """The elevations that the names tell, as they write them, in ascending order: ranks or degrees."""
-    return sorted({float(parts[pattern.elevation]) for parts in names if parts}) if pattern.elevation else []
+def elevations_in(names: Sequence[dict[str, str] | None], pattern: NamePattern, data: DataConfig) -> list[float]:
+    """The elevations of the names that give a camera, as they write them, in ascending order: ranks or degrees."""
+    if pattern.elevation is None:
+        return []
+    return sorted({float(parts[pattern.elevation]) for parts in names if not _label_problem(parts, pattern, data)})
 
 
 def elevation_bins(elevations: Sequence[float], pattern: NamePattern, data: DataConfig) -> int:
@@ -66,21 +68,23 @@ def elevation_bins(elevations: Sequence[float], pattern: NamePattern, data: Data
 
 def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], int, list[Fault]]:
     """The images with the cameras given by their names, at the middle of data.radius; the bins of their elevations; and a fault
-    per name without a camera."""
+    per name without a camera. An elevation beyond data.v is no fault of its image alone: those of the others are in doubt."""
     pattern, names = name_pattern(data.name_pattern), read_names(folders, data)
     if pattern.azimuth is None:
         cure = "write <azimuth_deg> or <index> where the names have it, or set data.labels: none"
         faults = [Fault("data.name_pattern", f"{pattern.text} tells no azimuth, which data.labels: filename needs; {cure}")]
         return [], max(1, len(data.rings)), faults
-    elevations = elevations_in(names, pattern)
+    elevations = elevations_in(names, pattern, data)
     unknown = _unknown_elevation(elevations, pattern, data)
     items, faults = [], [Fault("data.v", unknown)] if unknown else []
     n_elevations = elevation_bins(elevations, pattern, data)
     files = [(index, file) for index, folder in enumerate(folders) for file in folder.images]
     for (class_index, file), parts in zip(files, names, strict=True):
         item = Item(file, class_index)
-        if problem := _label_problem(parts, pattern, elevations, data):
+        if problem := _label_problem(parts, pattern, data):
             faults.append(Fault(str(file), problem, of_image=True))
+        elif problem := _rank_beyond_v(parts, pattern, elevations, data):
+            faults.append(Fault(str(file), problem))
         elif not unknown:
             azimuth_deg = torch.tensor(_azimuth_deg(parts, pattern, data))
             v = torch.tensor(_v(parts, pattern, elevations, data))
@@ -122,7 +126,7 @@ def _object(parts: dict[str, str], class_name: str) -> str | None:
 def report_names(folders: Sequence[Folder], data: DataConfig) -> None:
     """Log the polar position given to each elevation of the names, and warn of what is probably read wrongly."""
     pattern, names = name_pattern(data.name_pattern), read_names(folders, data)
-    elevations = elevations_in(names, pattern)
+    elevations = elevations_in(names, pattern, data)
     if pattern.elevation == "elevation":
         pairs = ", ".join(f"{rank:g} -> v {v:g}" for rank, v in zip(elevations, data.rings, strict=False))
         log.info("cameras from file names, elevations: %s; if the names are no angles, set data.labels: none", pairs)
@@ -207,7 +211,7 @@ def _is_azimuth(text: str, pattern: NamePattern) -> bool:
     return (0 if pattern.text == NAMED_BY_RANK else -360) <= float(text) < 360
 
 
-def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevations: list[float], data: DataConfig) -> str | None:
+def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, data: DataConfig) -> str | None:
     """The fault of the label in a file's name, and what to do; None for a label that gives a camera."""
     if parts is None:
         example = ", as in 0_0090.png" if pattern.text == NAMED_BY_RANK else " (data.name_pattern)"
@@ -221,14 +225,7 @@ def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevation
             f"the azimuth {azimuth} is outside [0, 360) degrees; name the file for the angle {float(azimuth) % 360:g} "
             "(or set data.labels: none, if it is no angle)"
         )
-    if pattern.elevation == "elevation":
-        rank = elevations.index(float(parts["elevation"]))
-        if data.rings and rank >= len(data.rings):
-            return (
-                f"the elevation {parts['elevation']} is number {rank + 1} of those in the names ({_listed(elevations)}), but "
-                f"data.v has only {len(data.rings)}; give data.v one entry for each"
-            )
-    elif pattern.elevation:
+    if pattern.elevation in ("elevation_deg", "polar_deg"):
         low, high = (-90, 90) if pattern.elevation == "elevation_deg" else (0, 180)
         degrees = float(parts[pattern.elevation])
         if not low <= degrees <= high:
@@ -236,3 +233,16 @@ def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevation
                 f"<{pattern.elevation}> is {degrees:g}, outside {low} to {high} degrees; correct data.name_pattern or the name"
             )
     return None
+
+
+def _rank_beyond_v(parts: dict[str, str], pattern: NamePattern, elevations: list[float], data: DataConfig) -> str | None:
+    """What to do where data.v has no entry for the elevation in a file's name; None where it has."""
+    if pattern.elevation != "elevation" or not data.rings:
+        return None
+    rank = elevations.index(float(parts["elevation"]))
+    if rank < len(data.rings):
+        return None
+    return (
+        f"the elevation {parts['elevation']} is number {rank + 1} of those in the names ({_listed(elevations)}), but "
+        f"data.v has only {len(data.rings)}; give data.v one entry for each"
+    )
