@@ -5,13 +5,14 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from graf.camera import Labels
-from graf.checkpoints.checkpoint import backup_name
+from graf.checkpoints.checkpoint import Checkpoint, backup_name
 from graf.checkpoints.run_folder import save, save_newest
 from graf.config import Cadence, RunConfig, minutes_of
 from graf.data import Views, build_loader, images_on_device
@@ -49,23 +50,31 @@ def due(step: int, every: int) -> bool:
 
 
 class Cadences:
-    """Whether work that is done every so many steps, or minutes, is due: the same answer in all processes of a run."""
+    """Whether work that is done every so many steps, or minutes, is due: the same answer in all processes of a run.
 
-    def __init__(self, processes: Processes):
-        self._processes, self._began, self._last = processes, time.monotonic(), {}
+    waited_s: of a run that goes on, what `waited_s` was at its checkpoint."""
+
+    def __init__(self, processes: Processes, waited_s: Mapping[str, float] = MappingProxyType({})):
+        self._processes, self._began, self._last, self._waited_before_s = processes, time.monotonic(), {}, waited_s
 
     def due(self, name: str, step: int, every: Cadence) -> bool:
         """Whether the work of this name is due after a step. By minutes the first process's clock counts, from the start of the
-        run's process and then from the last time it was due."""
+        run and then from the last time it was due; not while the run is interrupted."""
         minutes = minutes_of(every)
         if minutes is None:
             return due(step, every)
         now = time.monotonic()
-        late = now - self._last.get(name, self._began) >= 60 * minutes
+        last = self._last.setdefault(name, self._began - self._waited_before_s.get(name, 0.0))
+        late = now - last >= 60 * minutes
         if not self._processes.any(late and self._processes.first):
             return False
         self._last[name] = now
         return True
+
+    def waited_s(self) -> dict[str, float]:
+        """Seconds since work that is done every so many minutes was due last."""
+        now = time.monotonic()
+        return {name: now - last for name, last in self._last.items()}
 
 
 @contextlib.contextmanager
@@ -115,7 +124,7 @@ class Session:
         self.state, self.config, self.memory_snapshot, self.shown = state, state.config, memory_snapshot, shown
         self.numbers, self.quality = {}, ""
         self.monitor = _monitor_of(state)
-        self.cadences = Cadences(state.processes)
+        self.cadences, self._memory_lines = Cadences(state.processes, state.waited_s), Cadences(state.processes)
         self.guard = Guard(state, interruption, self._save, self.config.memory.empty_cache == "phases")
         self._seconds, self._steps = 0.0, 0  # since the last row of the log
 
@@ -189,20 +198,24 @@ class Session:
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
             self.progress_bar.set_postfix_str(text, refresh=False)
-        if due(step, MEMORY_LINE_STEPS) and self.cadences.due("memory_line", step, MEMORY_LINE_TIME):
+        if due(step, MEMORY_LINE_STEPS) and self._memory_lines.due("memory_line", step, MEMORY_LINE_TIME):
             log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):
             clean_up()
 
     def _save(self) -> None:
         with self.monitor.phase("checkpoint"):
-            save_newest(self.state.checkpoint(), self.numbers)
+            save_newest(self._checkpoint(), self.numbers)
             if self.memory_snapshot:
                 with optional_file("memory snapshots"):
                     log.info("memory snapshot: %s", write_snapshot(self.config.run_dir / "memory", self.state.step))
 
     def _save_backup(self) -> None:
-        save(self.config.run_dir / backup_name(self.state.step), self.state.checkpoint(), self.numbers)
+        save(self.config.run_dir / backup_name(self.state.step), self._checkpoint(), self.numbers)
+
+    def _checkpoint(self) -> Checkpoint:
+        self.state.waited_s = self.cadences.waited_s()
+        return self.state.checkpoint()
 
 
 @contextlib.contextmanager

@@ -44,7 +44,8 @@ log = logging.getLogger("graf")
 ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.anneal: r3gan
 TRITON_FROM = (7, 0)  # compute capability
 PLAIN_VALUES = (
-    *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
+    *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks"),
+    *("best", "lowest_losses", "waited_s", "data_fingerprint"),
 )
 
 
@@ -91,6 +92,7 @@ class RunState(abc.ABC):
         self.unread: list[tuple[int, tuple[str, ...], Tensor]] = []  # steps' names and numbers that are still on the device
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
+        self.waited_s: dict[str, float] = {}  # seconds since what is done every so many minutes was, by its key
         self.data_fingerprint = ""  # the data that the steps were taken on; empty where it is not known
         self.rng = torch.Generator().manual_seed(config.training.seed + 1)  # for what a step samples: latents, cameras
         self.device_rng = torch.Generator(device).manual_seed(config.training.seed + 2)  # for what it samples on the device
@@ -210,6 +212,7 @@ class RunState(abc.ABC):
             "rollbacks": 0,
             "best": None,
             "lowest_losses": {},
+            "waited_s": {},
             "data_fingerprint": "",
         }  # in older files
         for name in PLAIN_VALUES:

@@ -15,7 +15,7 @@ from graf.metrics.results import COMPARABLE
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.runtime.processes import AnotherProcessFailed
+from graf.runtime.processes import ALONE, AnotherProcessFailed
 from graf.training import fid, loop, samples, session
 from graf.training.loop import train
 from graf.training.state import TrainState
@@ -459,6 +459,31 @@ def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_
     processes.first = False
     clock.now = 5000.0
     assert not cadences.due("fid_every", 3, "1min")
+
+
+def test_minutes_go_on_where_a_run_was_interrupted(monkeypatch):
+    """As in jobs of an hour each, of work that is due every 90 minutes."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    waited_s, due = {}, []
+    for job in range(3):
+        clock.now = 1e6 * job  # the run waits for its next job
+        cadences = session.Cadences(ALONE, waited_s)
+        for minute in range(61):
+            clock.now = 1e6 * job + 60 * minute
+            if cadences.due("fid_every", 3, "90min"):
+                due.append((job, minute))
+        waited_s = cadences.waited_s()
+    assert due == [(1, 30), (2, 60)] and waited_s == {"fid_every": 0}
+
+
+def test_a_checkpoint_has_what_was_waited_for(build):
+    state = build("training.max_steps=2", "training.save_every=100min", "training.sample_every=0", "training.fid_every=420min")
+    train(state, Grey(), Interruption())
+    waited_s = read_checkpoint(state.config.run_dir / NEWEST)["state"]["waited_s"]
+    assert set(waited_s) == {"save_every", "fid_every"} and all(seconds > 0 for seconds in waited_s.values())
+    state.load_state_dict(state.state_dict() | {"waited_s": waited_s})
+    assert state.waited_s == waited_s
 
 
 def test_a_run_saves_and_draws_by_minutes(build, monkeypatch):
