@@ -21,8 +21,8 @@ FORMAT = "graf_ccsr generator 1"
 
 
 def write_export(path: Path | str, generator: Generator, step: int, fingerprint: str = "") -> Path:
-    """Write a generator's weights, and as metadata its config, step, number of classes and, if known, the fingerprint of the
-    data that it was trained on. Returns the path.
+    """Write a generator's weights, and as metadata its config, step, number of classes and, if known, their names and the
+    fingerprint of the data that it was trained on. Returns the path.
 
     A file with the same content is left as it is; another export is replaced, and logged. Raises CheckpointError as
     `require_replaceable` does, and CheckpointWriteError where the file cannot be written; an earlier file then stays intact.
@@ -37,6 +37,8 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
     }
     if fingerprint:
         metadata["data_fingerprint"] = fingerprint
+    if generator.class_names:
+        metadata["class_names"] = json.dumps(generator.class_names)
     if _has_content(path, weights, metadata):
         return Path(path)
     if Path(path).exists():
@@ -75,7 +77,7 @@ def broken(path: Path) -> DamagedCheckpointError:
 
 def read_export(path: Path | str) -> dict:
     """The content of an exported file, on the CPU, in a checkpoint's form: format, config, n_classes, step, data_fingerprint,
-    generator_ema.
+    class_names, generator_ema.
 
     Raises CheckpointError for a file that is missing or not an export, DamagedCheckpointError for one that is damaged.
     """
@@ -96,19 +98,30 @@ def read_export(path: Path | str) -> dict:
     try:
         config = json.loads(metadata["config"])
         n_classes, step = int(metadata["n_classes"]), int(metadata["step"])
+        named = {"class_names": json.loads(metadata["class_names"])} if "class_names" in metadata else {}
     except (KeyError, ValueError) as error:
         raise DamagedCheckpointError(f"{path}: its metadata is damaged ({type(error).__name__}: {error})") from None
     if not isinstance(config, dict):
         raise DamagedCheckpointError(f"{path}: its metadata is damaged (config is a {type(config).__name__})")
-    known = {name: metadata[name] for name in ("data_fingerprint",) if name in metadata}
+    known = {name: metadata[name] for name in ("data_fingerprint",) if name in metadata} | named
     return {"format": FORMAT, "config": config, "n_classes": n_classes, "step": step, "generator_ema": weights} | known
 
 
 def data_fingerprint(content: dict) -> str:
     """The fingerprint of the data that a checkpoint was trained on, ours or other people's; empty where it is not known."""
-    state = content.get("state")
-    found = (state if isinstance(state, dict) else content).get("data_fingerprint")
+    found = _of_data(content, "data_fingerprint")
     return found if isinstance(found, str) else ""
+
+
+def class_names(content: dict) -> tuple[str, ...]:
+    """The names of the classes that a checkpoint was trained on, in their order; empty where they are not known."""
+    found = _of_data(content, "class_names")
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _of_data(content: dict, name: str) -> object:
+    state = content.get("state")
+    return (state if isinstance(state, dict) else content).get(name)
 
 
 def _metadata(path: Path | str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from graf.checkpoints import SUFFIX
 from graf.checkpoints.architecture import config_keys_of, finds_cameras, has_background, has_encoder, is_of_encoder
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.export import class_names
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import Config, config_from_dict, config_to_dict, graf_config, load_config, merge, override
@@ -67,6 +68,8 @@ def generator_from_content(
         require_fit({"generator_ema": generator}, found.parts | {"generator_ema": weights}, config, path)
         generator.load_state_dict(weights)
     generator = generator.to(device).eval().requires_grad_(False)
+    if generator.n_classes > 1:
+        generator.class_names = class_names(content)
     if _ended_unrefined(found, config, path):
         generator = generator.unrefined()
     return generator.without_background() if hides_background else generator

@@ -164,6 +164,9 @@ class Evaluation:
                 "other labels or preprocessing; results are about these; --set data.datadir=FOLDER names others",
                 *(len(dataset), ", ".join(config.data.datadir)),
             )
+        if known := self.generator.class_names:
+            for before, now in dataset.number_classes_as(known).items():
+                log.warning("the model has no class %s: its class %s is compared with these images", now, before)
         return dataset
 
     @functools.cached_property

@@ -73,7 +73,9 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     if device.type != "cuda" and (told := little_memory(state.estimate())):
         log.warning("%s", told)
+    state.class_names = dataset.class_names
     load_weights(state, checkpoint, args.partial)
+    keep_classes(state, dataset, checkpoint)
     if config.training.fid_every and state.step < config.training.max_steps:  # what is missing is told now, not after hours
         image_counts(config.metrics_in_training, len(dataset))
         if processes.first and not args.dry_run:
@@ -122,6 +124,14 @@ def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> N
         log.info("continuing %s from step %d", checkpoint, state.step)
     elif state.config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
         state.load_pretrained_backbone(state.config.ccsr.rrdb.pretrained_path)
+
+
+def keep_classes(state: TrainState, dataset: Views, checkpoint: Path | None) -> None:
+    """Number the data's classes as the networks learned them; a class of another name is logged."""
+    if state.generator.n_classes > 1 and state.class_names:
+        for before, now in dataset.number_classes_as(state.class_names).items():
+            log.warning("%s: its class %s is called %s now, and learns from these images", checkpoint, before, now)
+    state.class_names = dataset.class_names
 
 
 def dry_run(state: TrainState, dataset: Views) -> None:

@@ -2,18 +2,22 @@
 
 import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
+from graf.config.strict import one_line
 from graf.data.folders import find_folders, object_of
 from graf.data.labels import label_source, read_labels
+from graf.errors import DataError
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 TOY_CAR_ELEVATIONS = 4  # bins, with data.v: auto
+CLASSES_SHOWN = 8  # in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,34 @@ class Views(Dataset, abc.ABC):
     @property
     def known_labels(self) -> KnownLabels:
         return KnownLabels(self.posed, len(self.class_names), self.n_elevations)
+
+    def number_classes_as(self, known: Sequence[str]) -> dict[str, str]:
+        """Number the classes as `known` does, by their names: a folder that was renamed or left out moves no other class. A
+        class of a new name takes the place of one that is missing; returns these, as {missing: new}.
+
+        Raises DataError where more classes are new than are missing.
+        """
+        if (
+            list(known) == self.class_names
+            or len(set(known)) < len(known)
+            or len(set(self.class_names)) < len(self.class_names)
+        ):
+            return {}
+        new = [name for name in self.class_names if name not in known]
+        missing = [name for name in known if name not in self.class_names]
+        if len(new) > len(missing):
+            unknown = ", ".join(map(one_line, new[:CLASSES_SHOWN])) + (", ..." if len(new) > CLASSES_SHOWN else "")
+            raise DataError(
+                f"the model knows {len(known)} classes, and not {unknown}; leave {'it' if len(new) == 1 else 'them'} out of "
+                "data.datadir"
+            )
+        renamed = dict(zip(missing, new, strict=False))
+        names = [renamed.get(name, name) for name in known]
+        number = torch.tensor([names.index(name) for name in self.class_names])
+        self.class_names, self.class_index = names, number[self.class_index]
+        if self.labels is not None:
+            self.labels = dataclasses.replace(self.labels, class_index=self.class_index)
+        return renamed
 
     def labels_at(self, rows: Tensor) -> Labels:
         """The labels of these images (B,); in unposed data without cameras, and in elevation bin 0."""

@@ -83,6 +83,7 @@ class Generator(nn.Module):
     """
 
     evaluated_share = 1.0  # of a ray's samples, in `render`
+    class_names: tuple[str, ...] = ()  # where they are known: as the data's folders were called
 
     def __init__(self, config: Config, n_classes: int = 1):
         super().__init__()

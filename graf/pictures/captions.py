@@ -1,8 +1,10 @@
 """Image grids with captions along their edges."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -39,20 +41,19 @@ def captioned(pictures: Tensor, columns: int, captions: Captions) -> Tensor:
     height, width = (side + GAP // 2 for side in pictures.shape[-2:])
     n_rows = -(-len(pictures) // columns)
     tiles = tiles[:, : n_rows * height + GAP // 2, : min(len(pictures), columns) * width + GAP // 2]
-    font = ImageFont.load_default(TEXT)
-    left = max((_width(text, font) for text in captions.rows), default=0) + GAP
+    left = max(map(_width, captions.rows), default=0) + GAP
     top = 2 * TEXT if captions.columns else 0
     depths = [f"{depth:g}" for depth in captions.depths or ()]
-    right = BAR + 3 * GAP + max(_width(text, font) for text in (*depths, "depth")) if depths else 0
+    right = BAR + 3 * GAP + max(map(_width, (*depths, "depth"))) if depths else 0
     below = "; ".join(filter(None, (captions.note, captions.footer)))
     foot = 2 * TEXT if below else 0
-    page_width = max(left + tiles.shape[2] + right, left + _width(below, font) + GAP)
+    page_width = max(left + tiles.shape[2] + right, left + _width(below) + GAP)
     page = Image.new("RGB", (page_width, top + tiles.shape[1] + foot), "white")
     page.paste(Image.fromarray(tiles.movedim(0, -1).numpy()), (left, top))
     draw = ImageDraw.Draw(page)
 
     def write(x: float, y: float, text: str, anchor: str) -> None:
-        draw.text((x, y), text, INK, font, anchor, align="right")
+        draw.text((x, y), text, INK, _font(text.isascii()), anchor, align="right")
 
     for i, text in enumerate(captions.columns):
         write(left + (i + 0.5) * width, top / 2, text, "mm")
@@ -78,8 +79,16 @@ def numbered(n: int, name: str = "object") -> list[str]:
     return [f"{name} {i}" for i in range(n)]
 
 
-def _width(text: str, font: ImageFont.FreeTypeFont) -> int:
-    return max(math.ceil(font.getlength(line)) for line in text.split("\n"))
+@functools.cache
+def _font(ascii_alone: bool) -> ImageFont.FreeTypeFont:
+    """Pillow's own font, and matplotlib's for letters that it does not have."""
+    if ascii_alone:
+        return ImageFont.load_default(TEXT)
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", TEXT)
+
+
+def _width(text: str) -> int:
+    return max(math.ceil(_font(text.isascii()).getlength(line)) for line in text.split("\n"))
 
 
 def _colour_bar(height: int) -> Image.Image:

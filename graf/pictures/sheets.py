@@ -105,7 +105,7 @@ def class_rows(
     n_classes = generator.class_embedding.num_embeddings
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
     pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
-    captions = Captions(footer, numbered(len(latents), "latents"), numbered(n_classes, "class"))
+    captions = Captions(footer, numbered(len(latents), "latents"), generator.class_names or numbered(n_classes, "class"))
     return [write_grid(out / "classes.png", pictures, len(latents), captions)]
 
 

@@ -9,16 +9,19 @@ import math
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from graf.checkpoints.architecture import differences
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
+from graf.checkpoints.export import class_names
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, RunConfig, TrainingConfig
+from graf.config.strict import one_line
 from graf.errors import CheckpointError, GrafError
-from graf.foreign.checkpoints import ForeignCheckpoint, recognise
+from graf.foreign.checkpoints import ForeignCheckpoint, recognise, some
 from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import Estimate, estimate_step
@@ -45,7 +48,7 @@ ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.
 TRITON_FROM = (7, 0)  # compute capability
 PLAIN_VALUES = (
     *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks"),
-    *("best", "lowest_losses", "waited_s", "data_fingerprint"),
+    *("best", "lowest_losses", "waited_s", "data_fingerprint", "class_names"),
 )
 
 
@@ -94,6 +97,7 @@ class RunState(abc.ABC):
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
         self.waited_s: dict[str, float] = {}  # seconds since what is done every so many minutes was, by its key
         self.data_fingerprint = ""  # the data that the steps were taken on; empty where it is not known
+        self.class_names: list[str] = []  # of these data, as the networks number them
         self.rng = torch.Generator().manual_seed(config.training.seed + 1)  # for what a step samples: latents, cameras
         self.device_rng = torch.Generator(device).manual_seed(config.training.seed + 2)  # for what it samples on the device
 
@@ -214,6 +218,7 @@ class RunState(abc.ABC):
             "lowest_losses": {},
             "waited_s": {},
             "data_fingerprint": "",
+            "class_names": [],
         }  # in older files
         for name in PLAIN_VALUES:
             setattr(self, name, (absent | saved)[name])
@@ -397,9 +402,22 @@ class TrainState(RunState):
     def require_fit(self, content: dict, path: Path) -> ForeignCheckpoint:
         """The checkpoint's weights; the log tells what of it is left out."""
         found = recognise(content, path)
+        self._require_as_many_classes(found.n_classes, content, path)
         found.report_left_out(path)
         require_fit({name: getattr(self, name) for name in self.NETWORKS}, found.parts, self.config, path)
         return found
+
+    def _require_as_many_classes(self, n_known: int, content: dict, path: Path) -> None:
+        """n_known: classes that the checkpoint's networks know, as far as their weights tell."""
+        before, now = class_names(content), self.class_names
+        n_before = len(before) or content.get("n_classes", len(now))
+        if not now or n_before == len(now) or max(n_known, self.generator.n_classes) == 1:
+            return
+        raise CheckpointError(
+            f"{path}: learned {n_before} {'class' if n_before == 1 else 'classes'}{_listed(before)}, and data.datadir has "
+            f"{len(now)}{_listed(now)}; give it the same ones, or begin another run: --set expname=NAME, and --resume {path} "
+            "--partial to take the weights that fit"
+        )
 
     def load_foreign(self, content: dict, path: Path) -> None:
         """Take the weights and the step of other people's checkpoint."""
@@ -409,6 +427,10 @@ class TrainState(RunState):
         self.step, self.images_seen = found.step, found.step * self.config.training.batch_size
         self.follow_schedule()
         log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f" ({some([one_line(name) for name in names], 8)})" if names else ""
 
 
 def compile_fields(generator: Generator) -> None:

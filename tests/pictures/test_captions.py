@@ -35,6 +35,12 @@ def test_each_caption_has_its_place():
     assert bar.amin() < 60  # the darkest colour of depths
 
 
+def test_letters_beyond_ascii_are_drawn():
+    """And not as the box that stands for all that a font does not have."""
+    sheets = [captioned(PICTURES, 3, Captions(f"st{letter}hle")) for letter in "üößéñЖ"]
+    assert not any(torch.equal(a, b) for i, a in enumerate(sheets) for b in sheets[:i] if a.shape == b.shape)
+
+
 def test_large_pictures_and_those_without_a_footer_keep_their_pixels(tmp_path):
     assert enlarged(PICTURES, 0.4) is PICTURES
     write_grid(tmp_path / "bare.png", PICTURES, 3, Captions(None, numbered(3)))

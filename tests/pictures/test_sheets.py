@@ -180,6 +180,15 @@ def test_rows_of_classes_have_the_same_latents(conditional, tmp_path):
     assert not torch.equal(shown[0], shown[1])
 
 
+@pytest.mark.parametrize(("names", "rows"), [((), ("class 0", "class 1", "class 2")), (("bus", "car", "van"),) * 2])
+def test_rows_of_classes_have_their_names(conditional, tmp_path, monkeypatch, names, rows):
+    captions = []
+    monkeypatch.setattr(sheets, "write_grid", lambda path, pictures, columns, given: captions.append(given) or path)
+    conditional.class_names = names
+    sheets.class_rows(conditional, sample_objects(conditional, 2, seed=0)[0], tmp_path, footer="run")
+    assert tuple(captions[0].rows) == rows
+
+
 def test_more_pictures_than_may_be_held_are_refused(smoke, tmp_path):
     generator = Generator(smoke("memory.max_test_outputs=11")).eval()
     objects = sample_objects(generator, 2, seed=0)

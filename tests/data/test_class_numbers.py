@@ -1,0 +1,149 @@
+"""Classes keep the numbers that the networks learned them by, whatever becomes of the folders around them."""
+
+import dataclasses
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
+from graf.checkpoints.export import class_names, write_export
+from graf.checkpoints.generator_loading import load_generator
+from graf.commands.train import keep_classes
+from graf.data import build_dataset, resolve
+from graf.errors import CheckpointError, DataError
+from graf.training.state import TrainState, load_checkpoint
+
+import pytest
+import torch
+from test_data_images import config, put
+
+CPU = torch.device("cpu")
+LEARNED = ["bus", "car", "van"]
+
+
+def put_classes(folder, *names):
+    for name in names:
+        put(folder / name / "0_0000.png")
+        put(folder / name / "0_0090.png")
+
+
+def dataset_of(folder, **keys):
+    return build_dataset(config(folder, **{"data.v": "[0.4]", **keys}))
+
+
+def of_files(dataset):
+    """The class that each image has, by the folder that it is in."""
+    names = {
+        Path(file).parent.name: dataset.class_names[number]
+        for file, number in zip(dataset.files, dataset.class_index, strict=True)
+    }
+    if dataset.posed:
+        assert torch.equal(dataset.labels.class_index, dataset.class_index)
+    return names
+
+
+@pytest.mark.parametrize("keys", [{}, {"data.labels": "none"}])
+@pytest.mark.parametrize(
+    ("folders", "renamed"),
+    [
+        (("bus", "car", "van"), {}),
+        (("a_van", "bus", "car"), {"van": "a_van"}),
+        (("car", "van"), {}),
+        (("coach",), {"bus": "coach"}),
+    ],
+)
+def test_a_folder_that_is_renamed_or_left_out_moves_no_other_class(tmp_path, folders, renamed, keys):
+    put_classes(tmp_path, *folders)
+    dataset = dataset_of(tmp_path, **keys)
+    assert dataset.number_classes_as(LEARNED) == renamed
+    assert dataset.class_names == [renamed.get(name, name) for name in LEARNED]
+    assert of_files(dataset) == {name: name for name in folders}
+
+
+def test_a_class_that_the_model_does_not_know_is_named(tmp_path):
+    put_classes(tmp_path, "bus", "car", "lorry", "van")
+    with pytest.raises(DataError, match="the model knows 3 classes, and not lorry; leave it out of data.datadir"):
+        dataset_of(tmp_path).number_classes_as(LEARNED)
+
+
+def test_folders_of_one_name_stay_as_they_are(tmp_path):
+    put_classes(tmp_path / "a", "bus", "car")
+    put_classes(tmp_path / "b", "bus")
+    dataset = build_dataset(config(tmp_path / "a", tmp_path / "b", **{"data.v": "[0.4]"}))
+    assert dataset.class_names == ["bus", "car", "bus"]  # a name tells none of them
+    before = dataset.class_index.clone()
+    assert dataset.number_classes_as(LEARNED) == {} and torch.equal(dataset.class_index, before)
+
+
+def trained_on(folder, n_classes=None):
+    settings = config(folder, **{"data.v": "[0.4]", "discriminator.condition": "class"})
+    dataset = build_dataset(settings)
+    settings = resolve(settings, dataset)
+    state = TrainState(settings, CPU, n_classes or len(dataset.class_names), dataset.n_elevations)
+    state.class_names = dataset.class_names
+    return state, dataset
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint of a run on folders of three classes."""
+    put_classes(tmp_path / "learned", *LEARNED)
+    save_checkpoint(tmp_path / "model.pt", trained_on(tmp_path / "learned")[0].checkpoint())
+    return tmp_path / "model.pt"
+
+
+def test_a_run_goes_on_with_each_class_in_its_place(checkpoint, tmp_path, caplog):
+    put_classes(tmp_path / "renamed", "a_van", "bus", "car")
+    state, dataset = trained_on(tmp_path / "renamed")
+    load_checkpoint(checkpoint, state)
+    keep_classes(state, dataset, checkpoint)
+    assert state.class_names == dataset.class_names == ["bus", "car", "a_van"]
+    assert f"{checkpoint}: its class van is called a_van now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("folders", "now"),
+    [(("car", "van"), "2 (car, van)"), (("car",), "1 (car)"), (("bus", "car", "lorry", "van"), "4 (bus, car, lorry, van)")],
+)
+def test_another_number_of_classes_is_told_by_their_names(checkpoint, tmp_path, folders, now):
+    put_classes(tmp_path / "others", *folders)
+    state, _ = trained_on(tmp_path / "others")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(checkpoint, state)
+    assert f"learned 3 classes (bus, car, van), and data.datadir has {now}; give it the same ones" in str(caught.value)
+
+
+def test_an_older_checkpoint_tells_how_many_classes_it_learned(checkpoint, tmp_path):
+    content = read_checkpoint(checkpoint)
+    del content["state"]["class_names"]
+    torch.save(content, tmp_path / "older.pt")
+    state, dataset = trained_on(tmp_path / "learned")
+    load_checkpoint(tmp_path / "older.pt", state)
+    keep_classes(state, dataset, tmp_path / "older.pt")
+    assert state.class_names == LEARNED
+    put_classes(tmp_path / "others", "car", "van")
+    with pytest.raises(CheckpointError, match=r"learned 3 classes, and data.datadir has 2 \(car, van\)"):
+        load_checkpoint(tmp_path / "older.pt", trained_on(tmp_path / "others")[0])
+
+
+def test_without_classes_their_folders_may_be_others(tmp_path):
+    put_classes(tmp_path / "learned", *LEARNED)
+    put_classes(tmp_path / "others", "car", "van")
+
+    def state_of(folder):
+        state, dataset = trained_on(tmp_path / folder)
+        discriminator = dataclasses.replace(state.config.discriminator, condition="none")
+        state = TrainState(dataclasses.replace(state.config, discriminator=discriminator), CPU, len(dataset.class_names))
+        state.class_names = dataset.class_names
+        return state, dataset
+
+    save_checkpoint(tmp_path / "model.pt", state_of("learned")[0].checkpoint())
+    state, dataset = state_of("others")
+    load_checkpoint(tmp_path / "model.pt", state)
+    keep_classes(state, dataset, tmp_path / "model.pt")
+    assert state.class_names == dataset.class_names == ["car", "van"]
+
+
+def test_names_of_classes_go_with_the_generator(checkpoint, tmp_path):
+    generator = load_generator(checkpoint)
+    assert generator.class_names == class_names(read_checkpoint(checkpoint)) == tuple(LEARNED)
+    exported = write_export(tmp_path / "cars.safetensors", generator, 0)
+    assert load_generator(exported).class_names == tuple(LEARNED)
