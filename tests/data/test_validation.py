@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 from pathlib import Path
 
 from graf.data import build_dataset
@@ -288,6 +289,18 @@ def test_a_wrong_field_of_view_names_the_right_one(tmp_path):
     assert "set data.fov: 39.60" in faults_of(config(tmp_path))
     assert build_dataset(config(tmp_path, **{"data.fov": 39.6})).posed
     assert build_dataset(config(tmp_path, **{"data.fov": 40})).posed  # within half a degree
+
+
+@pytest.mark.parametrize("radii", [(1.3, 1.9, 2.4), (3.1, 5.0, 9.0), (0.4, 0.9, 1.1)])
+def test_cameras_of_several_folders_have_one_reach_that_works(tmp_path, radii):
+    for i, radius in enumerate(radii):
+        put(tmp_path / str(i) / "a.png")
+        put_transforms(tmp_path / str(i), [{"file_path": "a.png", "transform_matrix": matrix(30.0 * i, radius=radius)}])
+    message = faults_of(config(tmp_path))
+    assert f"{tmp_path / '0' / 'transforms.json'} and 2 more: the cameras are {radii[0]} to" in message
+    found = re.findall(r'(data\.\w+): "?([\d.,]+\d)', message.partition("; set ")[2])
+    assert [key for key, _ in found] == ["data.radius", "data.near", "data.far"]
+    assert build_dataset(config(tmp_path, **dict(found))).posed
 
 
 def test_cameras_out_of_reach_name_near_and_far_that_work(tmp_path):

@@ -58,25 +58,24 @@ def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelle
 
 def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
     """The images named in the folders' files of cameras, and every fault of these."""
-    items, faults = [], []
+    items, faults, places, scaled = [], [], [], is_aligned(source, data)
     for class_index, folder in enumerate(folders):
         if folder.cameras != source:
             cure = "add one, or set data.labels: filename or none"
             faults.append(Fault(str(folder.path), f"no {FILES[source]} has the cameras of these images; {cure}"))
             continue
-        where = str(name_of_cameras(folder.path, source))
+        places.append(where := str(name_of_cameras(folder.path, source)))
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)
-        scaled = is_aligned(source, data)
         try:
             found = aligned(found, where, data) if scaled else found
-            wrong += depth_faults(found, where, data, scaled)
         except DataError as error:
             wrong.append(Fault(where, str(error)))
             found = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
-        if not wrong and not scaled:
-            warn_of_radius(found, where, data)
         items += found
         faults += wrong
+    faults += depth_faults(items, places, data, scaled)  # of all folders, as data.radius, near and far are
+    if not faults and not scaled:
+        warn_of_radius(items, places, data)
     return items, faults

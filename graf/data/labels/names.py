@@ -53,10 +53,13 @@ def names_have_cameras(folders: Sequence[Folder], data: DataConfig) -> bool:
 
 
 def elevations_in(names: Sequence[dict[str, str] | None], pattern: NamePattern, data: DataConfig) -> list[float]:
-    """The elevations of the names that give a camera, as they write them, in ascending order: ranks or degrees."""
+    """The elevations that the names tell, as they write them, in ascending order: ranks or degrees. Names of images that
+    data.on_bad_file: skip leaves out do not count."""
     if pattern.elevation is None:
         return []
-    return sorted({float(parts[pattern.elevation]) for parts in names if not _label_problem(parts, pattern, data)})
+    left_out = data.on_bad_file == "skip"
+    counted = [parts for parts in names if parts and not (left_out and _label_problem(parts, pattern, data))]
+    return sorted({float(parts[pattern.elevation]) for parts in counted})
 
 
 def elevation_bins(elevations: Sequence[float], pattern: NamePattern, data: DataConfig) -> int:

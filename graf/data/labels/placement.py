@@ -67,10 +67,10 @@ def upward(pose_c2w: Tensor) -> Tensor:
     return directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
 
 
-def depth_faults(items: list[Item], where: str, data: DataConfig, scaled: bool = False) -> list[Fault]:
+def depth_faults(items: list[Item], places: Sequence[str], data: DataConfig, scaled: bool = False) -> list[Fault]:
     """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it.
 
-    scaled: the cameras were scaled to data.radius, which therefore mends nothing.
+    places: the files that have the cameras. scaled: these were scaled to data.radius, which therefore mends nothing.
     """
     items = [item for item in items if item.pose_c2w is not None]
     if not items:
@@ -81,26 +81,26 @@ def depth_faults(items: list[Item], where: str, data: DataConfig, scaled: bool =
         "opengl": "a camera looks along its own -z (for poses of OpenCV or COLMAP set data.camera_axes: opencv)",
         "opencv": "with data.camera_axes: opencv it looks along its own z (for poses of NeRF-Blender set opengl)",
     }
-    away = f"its camera in {Path(where).name} looks away from the origin, where the object is expected"
-    away += f"; {axes[data.camera_axes]}" if Path(where).name in (TRANSFORMS, *SPLITS) else ""
+    name = Path(places[0]).name
+    away = f"its camera in {name} looks away from the origin, where the object is expected"
+    away += f"; {axes[data.camera_axes]}" if name in (TRANSFORMS, *SPLITS) else ""
     faults = [Fault(str(items[i].file), away, of_image=True) for i in (depth <= 0).nonzero()[:, 0].tolist()]
     near, far = depth_bounds(pose_c2w, data)
     outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
     if outside.any():
         margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
         low, high = ahead.min().item(), ahead.max().item()
-        radius = "" if scaled else f"data.radius: {_radius_of(low, high)}, "
         example = items[int(outside.nonzero()[0])].file.name
         problem = (
             f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as "
             f"that of {example}, it is not between data.near {data.near:g} and data.far {data.far:g}; "
-            f"set {radius}data.near: {max(low - margin, low / 10):.4g} and data.far: {high + margin:.4g}"
+            f"set {_reach(low, high, margin, scaled)}"
         )
-        faults.append(Fault(where, problem))
+        faults.append(Fault(_listed(places), problem))
     return faults
 
 
-def warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
+def warn_of_radius(items: list[Item], places: Sequence[str], data: DataConfig) -> None:
     """Warn where data.radius, used for videos and samples, is not the distance of the images' cameras."""
     distances = [item.pose_c2w[:, 3].norm().item() for item in items if item.pose_c2w is not None]
     if not distances:
@@ -110,11 +110,32 @@ def warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
         log.warning(
             "%s: the cameras are %.4g to %.4g from the origin, but data.radius, used for samples and videos, is %s; set "
             "data.radius: %s",
-            *(where, nearest, farthest, f"{low:g}" if low == high else f"{low:g} to {high:g}", _radius_of(nearest, farthest)),
+            *(
+                _listed(places),
+                nearest,
+                farthest,
+                f"{low:g}" if low == high else f"{low:g} to {high:g}",
+                _radius_of(nearest, farthest),
+            ),
         )
+
+
+def _listed(places: Sequence[str]) -> str:
+    return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+
+
+def _reach(low: float, high: float, margin: float, scaled: bool) -> str:
+    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them. Of a range of
+    radii they are the farthest camera's, and move with the others, so that near has to be in front of the nearest one too."""
+    near = max(low - margin, low / 10) if scaled or _are_equal(low, high) else high - min(margin, 0.9 * low)
+    radius = "" if scaled else f"data.radius: {_radius_of(low, high)}, "
+    return f"{radius}data.near: {near:.4g} and data.far: {high + margin:.4g}"
 
 
 def _radius_of(nearest: float, farthest: float) -> str:
     """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
-    mean = (nearest + farthest) / 2
-    return f"{mean:.4g}" if farthest <= (1 + RADIUS_TOLERANCE) * mean else f'"{nearest:.4g},{farthest:.4g}"'
+    return f"{(nearest + farthest) / 2:.4g}" if _are_equal(nearest, farthest) else f'"{nearest:.4g},{farthest:.4g}"'
+
+
+def _are_equal(nearest: float, farthest: float) -> bool:
+    return farthest <= (1 + RADIUS_TOLERANCE) * (nearest + farthest) / 2
