@@ -14,7 +14,7 @@ from pathlib import Path
 from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
-from graf.data.decoding import open_rgb
+from graf.data.decoding import EXTENSIONS, open_rgb
 from graf.data.folders import TRANSFORMS, camera_file, camera_files, find_folders
 from graf.data.validation import raise_or_skip
 from graf.errors import GrafError
@@ -28,10 +28,11 @@ from graf.runtime.device import choose_device
 from graf.runtime.files import write_text
 
 import torch
+from torch import Tensor
 
 CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop", "masks")  # that training needs too
 FEWEST_VALIDATED = 10  # images that tell an estimator's error
-SHOWN = 10  # photographs whose cameras are logged
+SHOWN = 10  # photographs whose cameras, or faults, are logged
 
 
 def main() -> int:
@@ -49,7 +50,7 @@ def main() -> int:
     elif (n_validated := len(estimator.validation["target_pose"])) < FEWEST_VALIDATED:
         log.warning("%s: its error was measured on %d images only, and may be larger", estimator.checkpoint, n_validated)
     paths = [path for inside in homes.values() for path in inside]
-    images = torch.stack([read_target(path, data) for path in paths])
+    images = read_all(paths, data)
     poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)
     sizes = [open_rgb(path, data.background).size for path in paths]
     azimuth_deg, v = azimuth_and_v(poses)
@@ -73,6 +74,10 @@ def photographs_by_home(photos: Path, data: DataConfig) -> dict[Path, list[Path]
     """The images in a folder and below it as training finds them, by the folder of their transforms.json: their own, or the
     highest above it that has images or cameras too, since a file of cameras hides what is below it. Raises DataError."""
     found = find_folders(dataclasses.replace(data, type="images", datadir=(str(photos),), labels="none"))
+    if not found.folders and not found.unread:
+        raise GrafError(
+            f"{photos}: no images ({', '.join(EXTENSIONS)}) in the folder or below it; name the photographs' folder"
+        )
     raise_or_skip(found.faults, data)
     with_images = {folder.path for folder in found.folders}
     homes: dict[Path, list[Path]] = {}
@@ -88,6 +93,20 @@ def photographs_by_home(photos: Path, data: DataConfig) -> dict[Path, list[Path]
                 *(home, TRANSFORMS, len(folders)),
             )
     return homes
+
+
+def read_all(paths: list[Path], data: DataConfig) -> Tensor:
+    """The photographs (N, 3, H, W), as the estimator sees them. Raises GrafError with all that cannot be read."""
+    images, problems = [], []
+    for path in paths:
+        try:
+            images.append(read_target(path, data))
+        except GrafError as error:
+            problems.append(str(error))
+    if problems:
+        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise GrafError("\n".join([*problems[:SHOWN], *more]))
+    return torch.stack(images)
 
 
 def parser() -> argparse.ArgumentParser:

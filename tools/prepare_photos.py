@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def write_set(root: Path, out: Path, options: Options) -> None:
         write_left_out(out / LEFT_OUT, prepared.left_out)
         if not prepared.made:
             others = f" ({out / LEFT_OUT} has all)" if prepared.left_out else ""
-            raise DataError(f"{root}: no photograph can be used: {nothing_usable(prepared.left_out)}{others}")
+            raise DataError(f"{root}: no photograph can be used: {nothing_usable(prepared.left_out, prepared.others)}{others}")
         write_cameras(out, root, prepared)
         write_sheet(out / SHEET, prepared.made)
     write_config(out, prepared)
@@ -191,7 +192,7 @@ def claim(out: Path, root: Path, options: Options) -> None:
     if not kept and is_taken(out):
         raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
     if root.is_dir() and not is_taken(root):
-        raise DataError(f"{root}: no photograph can be used: {nothing_usable({})}")
+        raise DataError(f"{root}: no photograph can be used: {nothing_usable({}, Counter())}")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))
 

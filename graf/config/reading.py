@@ -166,7 +166,7 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
             f"{one_line(str(path))}: is a folder; --config needs a YAML file, --data_dir takes a folder"
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{one_line(str(path))}: is not text; --config needs a YAML file ({error})") from None
+        raise ConfigError(f"{one_line(str(path))}: is not text; --config needs a YAML file in UTF-8 ({error})") from None
     except OSError as error:
         raise ConfigError(f"{one_line(str(path))}: cannot be read ({error.strerror or error})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
+from graf.config.name_pattern import name_pattern
 from graf.config.strict import one_line
 from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
 from graf.data.folders import (
+    TRANSFORMS,
     Fault,
     Folder,
     Item,
@@ -46,6 +48,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 PREPROCESSING_KEYS = ("imsize", "background", "center_crop")
+PARTS_OF_A_SET = {"train", "val", "test"}  # folders of NeRF-Blender's images
 
 log = logging.getLogger("graf")
 
@@ -142,6 +145,7 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         log.warning("%s", how_to_convert(unread))
     if source == "transforms":
         warn_of_unnamed(folders, labelled.items, data)
+        tell_of_joined(folders, labelled.items, data)
     if source in READERS:
         warn_of_turned([str(image.item.file) for image in checked if image.may_be_turned], len(checked))
     warn_of_negatives(checked)
@@ -190,6 +194,20 @@ def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) 
             "%d images beside or below a transforms.json are not named in it, and are not used, such as %s",
             *(len(unnamed), one_line(str(unnamed[0]))),
         )
+
+
+def tell_of_joined(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
+    """Log which folders are no classes, because a transforms.json above them names their images."""
+    if "class" in name_pattern(data.name_pattern).parts:
+        return
+    for index, folder in enumerate(folders):
+        inside = sorted({item.file.parent.name for item in items if item.class_index == index} - PARTS_OF_A_SET)
+        if len(inside) > 1:
+            log.info(
+                "%s: its %s makes one class of the %d folders whose images it names, such as %s and %s; for a class each, "
+                "put one into each of them",
+                *(folder.path, TRANSFORMS, len(inside), one_line(inside[0]), one_line(inside[-1])),
+            )
 
 
 def mask_faults(items: list[Item], data: DataConfig) -> list[Fault]:

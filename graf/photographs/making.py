@@ -165,13 +165,19 @@ def _note(file: Path) -> dict:
 
 
 def remove_stale(folder: Path, made: set[Path]) -> None:
-    """Remove PNGs that an earlier run made of photographs that have changed or gone since. Those that the user has moved or
-    copied to where they are stay, with a warning."""
+    """Remove PNGs that an earlier run made of photographs that have changed or gone since, and log it. Those that the user has
+    moved or copied to where they are stay, with a warning."""
     others = {file: note for file in sorted(folder.rglob("*.png")) if file not in made and (note := _note(file))}
     place_of = {file: file.relative_to(folder).as_posix() for file in others}
     moved = [file for file, place in place_of.items() if others[file].get("at", place) != place]  # older notes have none
-    for file in others.keys() - moved:
+    stale = sorted(others.keys() - moved)
+    for file in stale:
         file.unlink()
+    if stale:
+        log.info(
+            "%d pictures removed from %s, whose photographs are gone or left out now, such as %s",
+            *(len(stale), folder, one_line(place_of[stale[0]])),
+        )
     if moved:
         log.warning(
             "%d pictures in %s are not where this tool wrote them, such as %s; they stay, and training takes them too: remove "

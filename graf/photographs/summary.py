@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from graf.config import Config
+from graf.config.name_pattern import name_pattern
 from graf.config.strict import one_line
 from graf.data.advice.warnings import FEW_OBJECTS
 from graf.data.folders import CONFIG, SHEET
@@ -37,17 +38,22 @@ def summary(prepared: Prepared, out: Path, config: Config) -> list[str]:
     if prepared.left_out:
         lines.append(f"  {out / LEFT_OUT} says why, photograph by photograph")
     if prepared.others:
-        others = ", ".join(f"{n} {one_line(suffix)}" for suffix, n in prepared.others.most_common(EXAMPLES))
-        lines.append(f"passed over {prepared.others.total()} files that are neither photographs nor videos: {others}")
+        n_others = prepared.others.total()
+        lines.append(f"passed over {n_others} files that are neither photographs nor videos: {_by_suffix(prepared.others)}")
     lines += [f"{n} {HOW[how]}" for how, n in Counter(made.how for made in prepared.made).most_common()]
-    return [*lines, *_notes(prepared, out, config.data.imsize), _on_objects(prepared), *_next(out, config)]
+    return [*lines, *_notes(prepared, out, config.data.imsize), _on_objects(prepared), *_next(prepared, out, config)]
 
 
-def nothing_usable(left_out: dict[str, str]) -> str:
-    """Why no photograph can be used: how many were left out for which reasons, each with an example in full."""
+def nothing_usable(left_out: dict[str, str], others: Counter[str]) -> str:
+    """Why no photograph can be used: how many were left out for which reasons, each with an example in full; others: files of
+    other kinds, by suffix."""
     examples = {DETAIL.split(reason, maxsplit=1)[0]: f"{one_line(place)}: {reason}" for place, reason in left_out.items()}
     found = [f"{n} such as {examples[kind]}" for kind, n in reasons(left_out).most_common(EXAMPLES)]
-    return "; ".join(found) or "there is none in it"
+    return "; ".join(found) or f"there is none in it{f', only {_by_suffix(others)}' if others else ''}"
+
+
+def _by_suffix(files: Counter[str]) -> str:
+    return ", ".join(f"{n} {one_line(suffix)}" for suffix, n in files.most_common(EXAMPLES))
 
 
 def reasons(left_out: dict[str, str]) -> Counter[str]:
@@ -104,14 +110,20 @@ def _on_objects(prepared: Prepared) -> str:
     return text
 
 
-def _next(out: Path, config: Config) -> list[str]:
+def _next(prepared: Prepared, out: Path, config: Config) -> list[str]:
     file, rays = as_typed(out / CONFIG), (SIDES[-1] // config.rendered_scale) ** 2
     smaller = f"--set data.imsize={SIDES[-1]} ray_sampler.rays_per_patch={rays}"
     lines = [
-        f"look at {out / SHEET}, then:",
+        f"look at {out / SHEET}{_before(prepared, out, config)}, then:",
         f"  python tools/validate_data.py --config {file}",
         f"  python tools/check_system.py --config {file} --use_amp",
         f"  python train.py --config {file} --use_amp",
     ]
     too_slow = f"if the second command tells more hours than you have, add {smaller} to the last two"
     return [*lines, too_slow] if config.data.imsize > SIDES[-1] else lines
+
+
+def _before(prepared: Prepared, out: Path, config: Config) -> str:
+    """What is to be done before the commands, if there is something."""
+    ranked = prepared.labels == "filename" and name_pattern(prepared.name_pattern).elevation == "elevation"
+    return f", say in data.v of {out / CONFIG} how high the camera stood" if ranked and not config.data.rings else ""

@@ -1,6 +1,7 @@
 """Frames of one area: by names that any file may have, and with the size that they would have had without their variation."""
 
 import json
+import logging
 
 from graf.photographs.cropping import around, extent
 from graf.photographs.making import NOTE, Options, at_one_area, make_photograph, remove_stale
@@ -51,10 +52,12 @@ def test_noted_sides_do_not_drift_when_frames_are_made_again(made):
     assert [each.side for each in made] == pytest.approx([48] * 4, abs=1)
 
 
-def test_stale_pictures_of_older_notes_go_and_others_pictures_stay(tmp_path):
+def test_stale_pictures_of_older_notes_go_and_others_pictures_stay(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="graf")
     note = PngImagePlugin.PngInfo()
     note.add_text(NOTE, json.dumps({"of": [], "how": "plain", "side": 9, "cut_off": False}))  # without its place
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png", pnginfo=note)
     Image.new("RGB", (9, 9)).save(tmp_path / "b.png")
     remove_stale(tmp_path, set())
     assert [file.name for file in tmp_path.iterdir()] == ["b.png"]
+    assert f"1 pictures removed from {tmp_path}, whose photographs are gone or left out now, such as a.png" in caplog.text

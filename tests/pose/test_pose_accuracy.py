@@ -163,6 +163,18 @@ def test_a_file_of_cameras_above_class_folders_is_not_hidden_from_training(run_d
     assert [frame["file_path"] for frame in json.loads(above.read_text())["frames"]] == ["red/a.png"]
 
 
+def test_photographs_that_cannot_be_labelled_are_all_named(run_dir, tmp_path):
+    arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "paper.pdf").touch()
+    assert "photos: no images (.png, " in call(*arguments, cwd=tmp_path, status=2)
+    for name in ("a.png", "b.jpg"):
+        (tmp_path / "photos" / name).write_bytes(b"damaged")
+    said = call(*arguments, cwd=tmp_path, status=2)
+    assert "photos/a.png: " in said and "photos/b.jpg: " in said
+    assert not (tmp_path / "photos" / "transforms.json").exists()
+
+
 def at(azimuths_deg):
     return poses_at(torch.tensor(azimuths_deg), torch.full((len(azimuths_deg),), 0.4), 3.6)
 

@@ -146,6 +146,7 @@ def test_names_that_are_cameras_keep_their_names_and_the_centre_square(tmp_path)
     assert "no camera in its name" in reasons(tmp_path / "set")["mug/holiday.jpg"]
     assert "the same camera as mug/0_0090.jpg" in reasons(tmp_path / "set")["mug/0_0090.png"]
     assert "the centre square is kept" in printed
+    assert "say in data.v of set/config.yaml how high the camera stood, then:" in printed
     config = load_config(tmp_path / "set" / "config.yaml")
     assert (config.data.labels, config.data.v) == ("filename", "auto")
     without = call(TOOL, "photos", "other", "--labels", "none", cwd=tmp_path)
@@ -279,7 +280,7 @@ def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
         (("photos", "set", "--cut", "plain", "--masks", "photos"), "only --cut masks and auto use masks"),
         (("photos", "set", "--smallest", "600"), "--smallest 600 is above --size 512"),
         (("photos", "set", "--cut", "masks"), "no photograph can be used: 3 such as IMG_2.png: there is no mask for it"),
-        (("full", "set"), "full: no photograph can be used: there is none in it"),
+        (("full", "set"), "full: no photograph can be used: there is none in it, only 1 .txt"),
         (("empty", "new"), "empty: no photograph can be used: there is none in it"),
         (("seen", "new"), "seen: no photograph can be used: there is none in it"),
         (("empty", "seen"), "empty: no photograph can be used: there is none in it"),

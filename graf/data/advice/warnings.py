@@ -151,8 +151,9 @@ def _repeated(files: Sequence[str], evidence: Evidence) -> Iterator[str]:
 
 def _example(files: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
     """The last pair, whose image is the furthest from the first."""
-    image, earlier = (one_line(Path(files[index]).name) for index in pairs[-1])
-    return f"{image} of {earlier}"
+    image, earlier = (Path(files[index]) for index in pairs[-1])
+    n_parts = 1 if image.name != earlier.name else 2
+    return " of ".join(one_line("/".join(file.parts[-n_parts:])) for file in (image, earlier))
 
 
 def _backgrounds(data: DataConfig, evidence: Evidence) -> Iterator[str]:

@@ -70,6 +70,10 @@ def test_identical_photographs(told, tmp_path):
     said, warned = told(config(folder))
     assert "39, 1 of them different, at 16 x 16 pixels" in said
     assert "38 of 39 images repeat others" in warned and "38 identical, such as IMG_0038.png of IMG_0000.png" in warned
+    twin = tmp_path / "saucer" / "IMG_0000.png"
+    twin.parent.mkdir()
+    twin.write_bytes((folder / "IMG_0000.png").read_bytes())
+    assert "such as saucer/IMG_0000.png of cup/IMG_0000.png" in told(config(tmp_path))[1]
     assert "little to learn from: 1 different image." in warned and "at least 500 photographs of 50 objects" in warned
     assert "random by data.hflip: true" in warned and "nerfstudio" in warned
 

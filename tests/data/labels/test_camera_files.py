@@ -309,6 +309,25 @@ def test_the_splits_of_nerf_blender_are_one_class_with_cameras(tmp_path):
     assert len(build_dataset(config(tmp_path))) == 1
 
 
+@pytest.mark.parametrize(("folders", "keys", "told"), [
+    (("ford", "opel", "vw"), (), True),
+    (("ford", "opel", "vw"), ("data.name_pattern=<class>_<index>", "data.v=[0.4]"), False),
+    (("train", "val", "train"), (), False),
+    (("ford", "ford", "ford"), (), False),
+])  # fmt: skip
+def test_folders_that_are_no_classes_because_of_a_file_above_them_are_told(tmp_path, caplog, folders, keys, told):
+    caplog.set_level(logging.INFO, logger="graf")
+    frames = []
+    for i, folder in enumerate(folders):
+        put(tmp_path / folder, [NAMES[i]])
+        pose = torch.cat([POSES[i], torch.tensor([[0.0, 0, 0, 1]])]).tolist()
+        frames.append({"file_path": f"{folder}/{NAMES[i]}", "transform_matrix": pose})
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(32), "frames": frames}))
+    build_dataset(config(tmp_path, *keys))
+    text = "makes one class of the 3 folders whose images it names, such as ford and vw; for a class each, put one into each"
+    assert (text in caplog.text) == told
+
+
 def test_faults_of_splits_name_all_of_them(tmp_path, caplog):
     put_splits(tmp_path)
     settings = config(tmp_path, "data.near=4", "data.far=5", "data.radius=4.5")
