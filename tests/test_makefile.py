@@ -33,7 +33,7 @@ def make(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, tmp_path)
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("sh", "sed", "mkdir", "chmod", "touch", "test", "echo"):
+    for name in ("sh", "sed", "mkdir", "chmod", "touch", "test", "echo", "rm"):
         (programs / name).symlink_to(shutil.which(name))
     for name, text in (("python", PYTHON), ("uname", "#!/bin/sh\necho Linux\n")):
         (programs / name).write_text(text)
@@ -79,8 +79,21 @@ def test_an_environment_of_a_python_that_is_too_old_is_made_again(make):
     make(".venv/ready")
     python = make.programs.parent / ".venv" / "bin" / "python"
     python.write_text(TOO_OLD)
+    python.chmod(stat.S_IRWXU)
+    mine = make.programs.parent / ".venv" / "notes.txt"
+    mine.write_text("mine")
     make(".venv/viewer")
-    assert python.read_text() != TOO_OLD
+    assert python.read_text() != TOO_OLD and mine.read_text() == "mine"
+
+
+def test_an_environment_whose_python_is_gone_is_made_again_also_where_it_was_ready(make):
+    make(".venv/ready")
+    python = make.programs.parent / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert "pip install --no-compile --editable ." in make(".venv/ready")
+    assert python.is_file() and not python.is_symlink()
+    assert make("--question", ".venv/ready") == []
 
 
 def test_no_environment_is_made_with_a_python_that_is_too_old(make):

@@ -19,6 +19,7 @@ from typing import Any
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_with_sha256
+from graf.checkpoints.export import class_names
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
 from graf.commands.jobs import seed
@@ -130,6 +131,8 @@ def main() -> int:
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
+    if known := class_names(content, recognise(content, path).n_classes):
+        dataset.number_classes_as(known)
     if args.config:
         config = resolve(config, dataset)
     try:

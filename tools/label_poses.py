@@ -15,7 +15,7 @@ from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
 from graf.data.decoding import EXTENSIONS, open_rgb
-from graf.data.folders import TRANSFORMS, camera_file, camera_files, find_folders
+from graf.data.folders import NAME_YOURS, TRANSFORMS, camera_file, camera_files, find_folders
 from graf.data.validation import raise_or_skip
 from graf.errors import GrafError
 from graf.inversion.targets import read_target
@@ -74,7 +74,7 @@ def photographs_by_home(photos: Path, data: DataConfig) -> dict[Path, list[Path]
     """The images in a folder and below it as training finds them, by the folder of their transforms.json: their own, or the
     highest above it that has images or cameras too, since a file of cameras hides what is below it. Raises DataError."""
     found = find_folders(dataclasses.replace(data, type="images", datadir=(str(photos),), labels="none"))
-    if not found.folders and not found.unread:
+    if not found.folders and all(fault.problem.endswith(NAME_YOURS) for fault in found.faults):
         raise GrafError(
             f"{photos}: no images ({', '.join(EXTENSIONS)}) in the folder or below it; name the photographs' folder"
         )

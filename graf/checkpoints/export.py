@@ -113,10 +113,10 @@ def data_fingerprint(content: dict) -> str:
     return found if isinstance(found, str) else ""
 
 
-def class_names(content: dict) -> tuple[str, ...]:
-    """The names of the classes that a checkpoint was trained on, in their order; empty where they are not known."""
+def class_names(content: dict, n_classes: int) -> tuple[str, ...]:
+    """The names of the n_classes that a checkpoint's networks know, in their order; empty where they are not known."""
     found = _of_data(content, "class_names")
-    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+    return tuple(map(str, found)) if isinstance(found, list | tuple) and len(found) == n_classes else ()
 
 
 def _of_data(content: dict, name: str) -> object:

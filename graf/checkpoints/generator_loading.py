@@ -69,7 +69,7 @@ def generator_from_content(
         generator.load_state_dict(weights)
     generator = generator.to(device).eval().requires_grad_(False)
     if generator.n_classes > 1:
-        generator.class_names = class_names(content)
+        generator.class_names = class_names(content, generator.n_classes)
     if _ended_unrefined(found, config, path):
         generator = generator.unrefined()
     return generator.without_background() if hides_background else generator

@@ -9,7 +9,7 @@ import re
 import reprlib
 import typing
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from graf.errors import ConfigError
@@ -57,6 +57,11 @@ class _Shown(reprlib.Repr):
 def shown(value: Any) -> str:
     """A value from a file, on one line and short, for a message."""
     return _Shown().repr(value)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names, for a message: the first of them, each on one line."""
+    return ", ".join(map(one_line, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def one_line(text: str) -> str:

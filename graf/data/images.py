@@ -11,7 +11,7 @@ from pathlib import Path
 from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.config.name_pattern import name_pattern
-from graf.config.strict import one_line
+from graf.config.strict import listed, one_line
 from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
 from graf.data.folders import (
@@ -26,7 +26,7 @@ from graf.data.folders import (
     object_of,
 )
 from graf.data.image_cache import ImageCache, image_cache
-from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_labels
+from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_labels, with_classes_seen
 from graf.data.labels.framing import frames_of
 from graf.data.labels.names import report_names
 from graf.data.masks import find_masks
@@ -48,6 +48,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 PREPROCESSING_KEYS = ("imsize", "background", "center_crop")
+MOST_JOINED = 8  # folders that may be meant as classes; more are objects
 PARTS_OF_A_SET = {"train", "val", "test"}  # folders of NeRF-Blender's images
 
 log = logging.getLogger("graf")
@@ -160,18 +161,6 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     return ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
 
 
-def with_classes_seen(labelled: Labelled) -> Labelled:
-    """The images with the classes that have some: a network would learn nothing of a class whose images were all left out, and
-    yet draw its objects."""
-    seen = sorted({item.class_index for item in labelled.items})
-    if len(seen) == len(labelled.class_names):
-        return labelled
-    unseen = [name for index, name in enumerate(labelled.class_names) if index not in seen]
-    log.warning("no class: %s, whose images were all left out", ", ".join(unseen))
-    items = [dataclasses.replace(item, class_index=seen.index(item.class_index)) for item in labelled.items]
-    return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in seen])
-
-
 def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -> list[Item]:
     """The items with their masks: that which a file of cameras names, else that of mask_of; none with data.masks: none."""
     if data.masks == "none":
@@ -197,16 +186,18 @@ def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) 
 
 
 def tell_of_joined(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
-    """Log which folders are no classes, because a transforms.json above them names their images."""
+    """Log which few folders are one class, because a transforms.json above them names their images."""
     if "class" in name_pattern(data.name_pattern).parts:
         return
     for index, folder in enumerate(folders):
-        inside = sorted({item.file.parent.name for item in items if item.class_index == index} - PARTS_OF_A_SET)
-        if len(inside) > 1:
+        inside = [item.file for item in items if item.class_index == index and item.file.is_relative_to(folder.path)]
+        below = sorted(
+            {file.relative_to(folder.path).parts[0] for file in inside if file.parent != folder.path} - PARTS_OF_A_SET
+        )
+        if 1 < len(below) <= MOST_JOINED:
             log.info(
-                "%s: its %s makes one class of the %d folders whose images it names, such as %s and %s; for a class each, "
-                "put one into each of them",
-                *(folder.path, TRANSFORMS, len(inside), one_line(inside[0]), one_line(inside[-1])),
+                "%s: its %s makes one class of the folders %s; if they are classes, and not objects of one, put one into each",
+                *(folder.path, TRANSFORMS, listed(below)),
             )
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
-from graf.config.strict import one_line
+from graf.config.strict import listed
 from graf.data.folders import find_folders, object_of
-from graf.data.labels import label_source, read_labels
+from graf.data.labels import label_source, read_labels, with_classes_seen
 from graf.errors import DataError
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 TOY_CAR_ELEVATIONS = 4  # bins, with data.v: auto
-CLASSES_SHOWN = 8  # in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,19 +73,12 @@ class Views(Dataset, abc.ABC):
 
         Raises DataError where more classes are new than are missing.
         """
-        if (
-            list(known) == self.class_names
-            or len(set(known)) < len(known)
-            or len(set(self.class_names)) < len(self.class_names)
-        ):
-            return {}
         new = [name for name in self.class_names if name not in known]
         missing = [name for name in known if name not in self.class_names]
         if len(new) > len(missing):
-            unknown = ", ".join(map(one_line, new[:CLASSES_SHOWN])) + (", ..." if len(new) > CLASSES_SHOWN else "")
             raise DataError(
-                f"the model knows {len(known)} classes, and not {unknown}; leave {'it' if len(new) == 1 else 'them'} out of "
-                "data.datadir"
+                f"the model knows {len(known)} classes ({listed(known)}), and not {listed(new)}; leave what is no such class "
+                "out of data.datadir, or name its folder as the model does"
             )
         renamed = dict(zip(missing, new, strict=False))
         names = [renamed.get(name, name) for name in known]
@@ -137,6 +129,10 @@ def expected_labels(data: DataConfig) -> KnownLabels:
     if not folders:
         return KnownLabels(True, n_elevations=max(1, len(data.rings)))
     labelled = read_labels(folders, source := label_source(data, folders), data)
+    if data.on_bad_file == "skip":
+        left_out = {fault.where for fault in labelled.faults if fault.of_image}
+        kept = [item for item in labelled.items if str(item.file) not in left_out]
+        labelled = with_classes_seen(labelled._replace(items=kept))
     return KnownLabels(source != "none", max(1, len(labelled.class_names)), labelled.n_elevations)
 
 

@@ -166,7 +166,7 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
             about |= {each.resolve() for each in (file, *camera_files(home, kind))}
         own = [fault for fault in faults if Path(fault.where).resolve() in about]
         if has_camera:  # those of the file are of other images' cameras, too
-            own += depth_faults([item], [str(file)], data)
+            own += depth_faults({str(file): [item]}, data)
         known_faults = [f"{fault.where}: {fault.problem}" for fault in own]
         if known_faults or not has_camera:
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"

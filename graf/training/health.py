@@ -141,13 +141,13 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     """Return to the run's last good checkpoint, once per run, and continue with another random state than led to the trouble.
 
     A good checkpoint is the newest one that loads, has finite weights, and was not saved during a row of bad steps. The result
-    is saved, so that a run that is killed and restarted knows of it. The best measurement stays, as model_best.pt is of it.
-    Raises the trouble where there is no good checkpoint, or the run was rolled back before.
+    is saved, so that a run that is killed and restarted knows of it. The best measurement stays, as model_best.pt is of it, and
+    what is known of the data. Raises the trouble where there is no good checkpoint, or the run was rolled back before.
     """
     rollbacks = state.rollbacks + 1
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
-    best = state.best
+    kept = {name: getattr(state, name) for name in ("best", "class_names", "data_fingerprint")}
     if run_checkpoints(state.config.run_dir):  # or the error below tells the trouble
         log.warning("%s", trouble)
     path = _load_last_good(state)
@@ -156,7 +156,9 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     seed = seeded_rng(state.config.training.seed, state.step, rollbacks).initial_seed()
     state.rng.manual_seed(seed)
     state.device_rng.manual_seed(seed + 1)
-    state.rollbacks, state.best = rollbacks, best
+    state.rollbacks = rollbacks
+    for name, value in kept.items():
+        setattr(state, name, value)
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
     log.warning(

@@ -74,7 +74,8 @@ class Cadences:
     def waited_s(self) -> dict[str, float]:
         """Seconds since work that is done every so many minutes was due last."""
         now = time.monotonic()
-        return {name: now - last for name, last in self._last.items()}
+        not_asked = {name: seconds + now - self._began for name, seconds in self._waited_before_s.items()}
+        return not_asked | {name: now - last for name, last in self._last.items()}
 
 
 @contextlib.contextmanager

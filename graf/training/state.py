@@ -9,7 +9,6 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +18,9 @@ from graf.checkpoints.conditions import Conditions, report_changed_conditions, r
 from graf.checkpoints.export import class_names
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, RunConfig, TrainingConfig
-from graf.config.strict import one_line
+from graf.config.strict import listed
 from graf.errors import CheckpointError, GrafError
-from graf.foreign.checkpoints import ForeignCheckpoint, recognise, some
+from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import Estimate, estimate_step
@@ -409,14 +408,14 @@ class TrainState(RunState):
 
     def _require_as_many_classes(self, n_known: int, content: dict, path: Path) -> None:
         """n_known: classes that the checkpoint's networks know, as far as their weights tell."""
-        before, now = class_names(content), self.class_names
-        n_before = len(before) or content.get("n_classes", len(now))
-        if not now or n_before == len(now) or max(n_known, self.generator.n_classes) == 1:
+        before, now = class_names(content, n_known), self.class_names
+        of_other_data = content.get("n_classes") == n_known != len(now)  # else the config differs, as the shapes tell
+        if not now or not of_other_data or self.generator.n_classes == n_known:
             return
+        learned = f"{n_known} {'class' if n_known == 1 else 'classes'}{f' ({listed(before)})' if before else ''}"
         raise CheckpointError(
-            f"{path}: learned {n_before} {'class' if n_before == 1 else 'classes'}{_listed(before)}, and data.datadir has "
-            f"{len(now)}{_listed(now)}; give it the same ones, or begin another run: --set expname=NAME, and --resume {path} "
-            "--partial to take the weights that fit"
+            f"{path}: learned {learned}, and data.datadir has {len(now)} ({listed(now)}); give it the same ones, or begin "
+            f"another run: --set expname=NAME, and --resume {path} --partial to take the weights that fit"
         )
 
     def load_foreign(self, content: dict, path: Path) -> None:
@@ -427,10 +426,6 @@ class TrainState(RunState):
         self.step, self.images_seen = found.step, found.step * self.config.training.batch_size
         self.follow_schedule()
         log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f" ({some([one_line(name) for name in names], 8)})" if names else ""
 
 
 def compile_fields(generator: Generator) -> None:
@@ -481,8 +476,11 @@ def initialise_from(path: Path, state: TrainState) -> None:
 
     The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
     """
-    found = recognise(read_checkpoint(path), path)
+    content = read_checkpoint(path)
+    found = recognise(content, path)
     found.report_left_out(path)
+    if found.n_classes == state.generator.n_classes:
+        state.class_names = list(class_names(content, found.n_classes)) or state.class_names
     for key, value, finding in differences(found.parts, state.config):
         log.info("%s: %s is %s in the config and %s in the file", path, key, value, finding)
     networks = {name: getattr(state, name) for name in NETWORKS}

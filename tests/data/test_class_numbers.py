@@ -1,6 +1,7 @@
 """Classes keep the numbers that the networks learned them by, whatever becomes of the folders around them."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
@@ -9,10 +10,12 @@ from graf.checkpoints.generator_loading import load_generator
 from graf.commands.train import keep_classes
 from graf.data import build_dataset, resolve
 from graf.errors import CheckpointError, DataError
-from graf.training.state import TrainState, load_checkpoint
+from graf.training.health import Derailed, roll_back
+from graf.training.state import TrainState, initialise_from, load_checkpoint
 
 import pytest
 import torch
+from command_line import call
 from test_data_images import config, put
 
 CPU = torch.device("cpu")
@@ -60,21 +63,21 @@ def test_a_folder_that_is_renamed_or_left_out_moves_no_other_class(tmp_path, fol
 
 def test_a_class_that_the_model_does_not_know_is_named(tmp_path):
     put_classes(tmp_path, "bus", "car", "lorry", "van")
-    with pytest.raises(DataError, match="the model knows 3 classes, and not lorry; leave it out of data.datadir"):
+    with pytest.raises(DataError, match=r"the model knows 3 classes \(bus, car, van\), and not lorry; leave"):
         dataset_of(tmp_path).number_classes_as(LEARNED)
 
 
-def test_folders_of_one_name_stay_as_they_are(tmp_path):
+def test_folders_of_one_name_are_told_apart_by_those_above(tmp_path):
     put_classes(tmp_path / "a", "bus", "car")
     put_classes(tmp_path / "b", "bus")
     dataset = build_dataset(config(tmp_path / "a", tmp_path / "b", **{"data.v": "[0.4]"}))
-    assert dataset.class_names == ["bus", "car", "bus"]  # a name tells none of them
-    before = dataset.class_index.clone()
-    assert dataset.number_classes_as(LEARNED) == {} and torch.equal(dataset.class_index, before)
+    assert dataset.class_names == ["a/bus", "car", "b/bus"]
+    assert dataset.number_classes_as(["b/bus", "a/bus", "car"]) == {}
+    assert dataset.class_index.tolist() == [1, 1, 2, 2, 0, 0]
 
 
 def trained_on(folder, n_classes=None):
-    settings = config(folder, **{"data.v": "[0.4]", "discriminator.condition": "class"})
+    settings = config(folder, **{"data.v": "[0.4]", "discriminator.condition": "class", "training.outdir": folder.parent})
     dataset = build_dataset(settings)
     settings = resolve(settings, dataset)
     state = TrainState(settings, CPU, n_classes or len(dataset.class_names), dataset.n_elevations)
@@ -97,6 +100,41 @@ def test_a_run_goes_on_with_each_class_in_its_place(checkpoint, tmp_path, caplog
     keep_classes(state, dataset, checkpoint)
     assert state.class_names == dataset.class_names == ["bus", "car", "a_van"]
     assert f"{checkpoint}: its class van is called a_van now" in caplog.text
+    state.config.run_dir.mkdir(parents=True)
+    shutil.copy(checkpoint, state.config.run_dir)
+    roll_back(state, Derailed("loss_d is nan"))
+    assert state.class_names == ["bus", "car", "a_van"]
+
+
+def test_a_run_from_the_weights_that_fit_takes_the_embeddings_by_name(checkpoint, tmp_path):
+    put_classes(tmp_path / "renamed", "a_van", "bus", "car")
+    state, dataset = trained_on(tmp_path / "renamed")
+    initialise_from(checkpoint, state)
+    keep_classes(state, dataset, checkpoint)
+    assert state.class_names == dataset.class_names == ["bus", "car", "a_van"]
+    assert of_files(dataset) == {name: name for name in ("a_van", "bus", "car")}
+    put_classes(tmp_path / "fewer", "car", "van")
+    fewer, dataset = trained_on(tmp_path / "fewer")
+    initialise_from(checkpoint, fewer)
+    keep_classes(fewer, dataset, checkpoint)
+    assert fewer.class_names == ["car", "van"]
+
+
+def test_train_and_eval_know_the_classes_by_name(tmp_path, caplog):
+    """From the command line to the networks."""
+    put_classes(tmp_path / "photos", *LEARNED)
+    keys = ("data.type=images", "data.v=[0.4]", "data.alpha=ignore", "discriminator.condition=class", "training.nworkers=0")
+    named = (f"training.outdir={tmp_path}", "expname=run", "training.fid_every=0", "metrics.extractor=efficientnet-lite0")
+    arguments = ["--config", "smoke", "--device", "cpu", "--set", *keys, *named]
+    call("train.py", *arguments, f"data.datadir={tmp_path / 'photos'}", "training.max_steps=1", cwd=tmp_path)
+    (tmp_path / "photos" / "van").rename(tmp_path / "photos" / "a_van")
+    said = call("train.py", *arguments, f"data.datadir={tmp_path / 'photos'}", "training.max_steps=2", cwd=tmp_path)
+    assert "its class van is called a_van now" in said
+    assert read_checkpoint(tmp_path / "run" / "model.pt")["state"]["class_names"] == ["bus", "car", "a_van"]
+    (tmp_path / "photos" / "bus").rename(tmp_path / "photos" / "coach")
+    measure = ("--metrics", "kid", "--set", "metrics.n_real=6", "metrics.n_fake=6")
+    said = call("eval.py", "--run", "run", "--device", "cpu", *measure, cwd=tmp_path)
+    assert "the model has no class coach: its class bus is compared with these images" in said
 
 
 @pytest.mark.parametrize(
@@ -144,6 +182,7 @@ def test_without_classes_their_folders_may_be_others(tmp_path):
 
 def test_names_of_classes_go_with_the_generator(checkpoint, tmp_path):
     generator = load_generator(checkpoint)
-    assert generator.class_names == class_names(read_checkpoint(checkpoint)) == tuple(LEARNED)
+    assert generator.class_names == class_names(read_checkpoint(checkpoint), 3) == tuple(LEARNED)
+    assert class_names(read_checkpoint(checkpoint), 2) == ()  # other people's, of another number than their networks know
     exported = write_export(tmp_path / "cars.safetensors", generator, 0)
     assert load_generator(exported).class_names == tuple(LEARNED)

@@ -298,9 +298,29 @@ def test_cameras_of_several_folders_have_one_reach_that_works(tmp_path, radii):
         put_transforms(tmp_path / str(i), [{"file_path": "a.png", "transform_matrix": matrix(30.0 * i, radius=radius)}])
     message = faults_of(config(tmp_path))
     assert f"{tmp_path / '0' / 'transforms.json'} and 2 more: the cameras are {radii[0]} to" in message
-    found = re.findall(r'(data\.\w+): "?([\d.,]+\d)', message.partition("; set ")[2])
+    found = re.findall(r'(data\.\w+): "?([\d.,]*\d)', message.partition("; set ")[2])
     assert [key for key, _ in found] == ["data.radius", "data.near", "data.far"]
     assert build_dataset(config(tmp_path, **dict(found))).posed
+
+
+def test_a_folder_alone_out_of_reach_is_named(tmp_path):
+    """As where the cameras of one are in millimetres."""
+    for i, radius in enumerate((3.6, 3.6, 3600.0)):
+        put(tmp_path / str(i) / "a.png")
+        put_transforms(tmp_path / str(i), [{"file_path": "a.png", "transform_matrix": matrix(30.0 * i, radius=radius)}])
+    message = faults_of(config(tmp_path))
+    assert (
+        message.startswith(f"{tmp_path / '2' / 'transforms.json'}: the cameras are 3.6e+03 to") and "of 1, such as" in message
+    )
+
+
+def test_a_missing_frame_hides_no_wrong_radius(tmp_path, caplog):
+    for i in range(3):
+        put(tmp_path / str(i) / "a.png")
+        frames = [{"file_path": f"{name}.png", "transform_matrix": matrix(30.0 * i, radius=3.0)} for name in "ab"[: 1 + i // 2]]
+        put_transforms(tmp_path / str(i), frames)
+    build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
+    assert f"{tmp_path / '0' / 'transforms.json'} and 1 more: the cameras are 3 to 3 from the origin" in caplog.text
 
 
 def test_cameras_out_of_reach_name_near_and_far_that_work(tmp_path):

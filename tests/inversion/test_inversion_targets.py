@@ -123,6 +123,10 @@ def test_names_that_the_config_cannot_place_are_told(tmp_path, refine):
     high = put(tmp_path / "0.5_0000.png")
     with pytest.raises(GrafError, match=r"0\.5_0000\.png: the elevation 0\.5 is number 2"):
         known_poses([high], data)
+    put(tmp_path / "0.1_0000.png")
+    put(tmp_path / "0.3_0000.png")
+    with pytest.raises(GrafError, match=r"0\.5_0000\.png: the elevation 0\.5 is number 4"):
+        known_poses([high], data)  # it, and not the one before it
 
 
 def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):

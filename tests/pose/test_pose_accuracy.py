@@ -168,6 +168,11 @@ def test_photographs_that_cannot_be_labelled_are_all_named(run_dir, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "paper.pdf").touch()
     assert "photos: no images (.png, " in call(*arguments, cwd=tmp_path, status=2)
+    prepared = tmp_path / "prepared"
+    write_image(prepared / "images" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
+    (prepared / "before_after.png").touch()
+    said = call(arguments[0], "prepared", *arguments[2:], cwd=tmp_path, status=2)
+    assert "was made by prepare_photos.py; its images are in prepared/images" in said
     for name in ("a.png", "b.jpg"):
         (tmp_path / "photos" / name).write_bytes(b"damaged")
     said = call(*arguments, cwd=tmp_path, status=2)

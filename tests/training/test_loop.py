@@ -486,6 +486,16 @@ def test_a_checkpoint_has_what_was_waited_for(build):
     assert state.waited_s == waited_s
 
 
+def test_a_run_goes_on_waiting_for_what_is_due_by_minutes(build, monkeypatch):
+    state = build("training.max_steps=3", "training.save_every=1", "training.sample_every=100min", "training.video_every=90min")
+    state.waited_s = {"sample_every": 6000.0, "video_every": 60.0}
+    drawn, saved = [], []
+    monkeypatch.setattr(loop, "write_sheet", lambda session, quality: drawn.append(session.state.step))
+    monkeypatch.setattr(session, "save_newest", lambda checkpoint, numbers: saved.append(checkpoint.state["waited_s"]))
+    train(state, Grey(), Interruption())
+    assert drawn == [1, 3] and all(waited_s["video_every"] >= 60 for waited_s in saved)  # also before it was first asked for
+
+
 def test_a_run_saves_and_draws_by_minutes(build, monkeypatch):
     state = build("training.max_steps=3", "training.save_every=100min", "training.sample_every=0.000001min")
     drawn = []

@@ -1,10 +1,12 @@
 """The class, the object and the camera of each image, from file names or from a file of cameras beside the images."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from graf.config import DataConfig
+from graf.config.strict import listed
 from graf.data.cameras.corrections import with_opengl_axes
 from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, name_of_cameras
 from graf.data.labels.colmap import read_colmap
@@ -15,6 +17,7 @@ from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
 
 READERS = {"transforms": read_transforms, "eg3d": read_eg3d, "colmap": read_colmap}
+log = logging.getLogger("graf")
 FILES = {"transforms": TRANSFORMS, "eg3d": DATASET_JSON, "colmap": "COLMAP model"}
 
 
@@ -56,15 +59,27 @@ def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelle
     return Labelled(items, class_names, n_elevations, faults)
 
 
+def with_classes_seen(labelled: Labelled) -> Labelled:
+    """The images with the classes that have some: a network would learn nothing of a class whose images were all left out, and
+    yet draw its objects."""
+    seen = sorted({item.class_index for item in labelled.items})
+    if len(seen) == len(labelled.class_names):
+        return labelled
+    unseen = [name for index, name in enumerate(labelled.class_names) if index not in seen]
+    log.warning("no class: %s, whose images were all left out", listed(unseen))
+    items = [dataclasses.replace(item, class_index=seen.index(item.class_index)) for item in labelled.items]
+    return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in seen])
+
+
 def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
     """The images named in the folders' files of cameras, and every fault of these."""
-    items, faults, places, scaled = [], [], [], is_aligned(source, data)
+    groups, faults, faulty, scaled = {}, [], set(), is_aligned(source, data)
     for class_index, folder in enumerate(folders):
         if folder.cameras != source:
             cure = "add one, or set data.labels: filename or none"
             faults.append(Fault(str(folder.path), f"no {FILES[source]} has the cameras of these images; {cure}"))
             continue
-        places.append(where := str(name_of_cameras(folder.path, source)))
+        where = str(name_of_cameras(folder.path, source))
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)
@@ -73,9 +88,11 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
         except DataError as error:
             wrong.append(Fault(where, str(error)))
             found = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
-        items += found
+        groups[where] = found
         faults += wrong
-    faults += depth_faults(items, places, data, scaled)  # of all folders, as data.radius, near and far are
-    if not faults and not scaled:
-        warn_of_radius(items, places, data)
-    return items, faults
+        if wrong:
+            faulty.add(where)
+    out_of_reach = depth_faults(groups, data, scaled)
+    if not out_of_reach and not scaled:
+        warn_of_radius({where: found for where, found in groups.items() if where not in faulty}, data)
+    return [item for found in groups.values() for item in found], faults + out_of_reach

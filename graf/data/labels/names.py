@@ -4,8 +4,10 @@ An elevation is given in degrees, as a rank among those of all names, which is t
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from graf.camera import elevation_of_v, poses_at, v_of_elevation
 from graf.config import DataConfig
@@ -109,7 +111,7 @@ def unmatched_pattern(folders: Sequence[Folder], data: DataConfig) -> list[Fault
 def with_named_classes(items: list[Item], folders: Sequence[Folder], data: DataConfig) -> tuple[list[Item], list[str]]:
     """The items with the class and the object that their names tell, and the names of all classes; without <class> in
     data.name_pattern these are the folders."""
-    pattern, class_names = name_pattern(data.name_pattern), [folder.path.resolve().name for folder in folders]
+    pattern, class_names = name_pattern(data.name_pattern), _names_apart([folder.path.resolve() for folder in folders])
     if "class" not in pattern.parts and "object" not in pattern.parts:
         return items, class_names
     parts_of = [pattern.read(item.file.stem) or {} for item in items]
@@ -119,6 +121,18 @@ def with_named_classes(items: list[Item], folders: Sequence[Folder], data: DataC
         items = [replace(item, class_index=class_names.index(name)) for item, name in zip(items, classes, strict=True)]
     named = [item.object or _object(parts, class_names[item.class_index]) for item, parts in zip(items, parts_of, strict=True)]
     return [replace(item, object=name) for item, name in zip(items, named, strict=True)], class_names
+
+
+def _names_apart(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, where several have one with as much of their paths as tells them apart."""
+    names = [folder.name for folder in folders]
+    for n_parts in range(2, 1 + max((len(folder.parts) for folder in folders), default=0)):
+        counts = Counter(names)
+        if len(counts) == len(names):
+            break
+        longer = ["/".join(folder.parts[-n_parts:]) for folder in folders]
+        names = [longer[i] if counts[name] > 1 else name for i, name in enumerate(names)]
+    return names
 
 
 def _object(parts: dict[str, str], class_name: str) -> str | None:
@@ -133,7 +147,7 @@ def report_names(folders: Sequence[Folder], data: DataConfig) -> None:
     if pattern.elevation == "elevation":
         pairs = ", ".join(f"{rank:g} -> v {v:g}" for rank, v in zip(elevations, data.rings, strict=False))
         log.info("cameras from file names, elevations: %s; if the names are no angles, set data.labels: none", pairs)
-        if len(elevations) < len(data.rings):  # more are faults of those images
+        if len(elevations) < len(data.rings):  # with more no image is read
             log.warning(
                 "the names have %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
                 *(len(elevations), len(data.rings), pairs, v_flag(data.rings, len(elevations))),

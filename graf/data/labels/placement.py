@@ -4,7 +4,7 @@ The suite's world has z up and the object at the origin; its unit is what data.r
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,42 +67,63 @@ def upward(pose_c2w: Tensor) -> Tensor:
     return directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
 
 
-def depth_faults(items: list[Item], places: Sequence[str], data: DataConfig, scaled: bool = False) -> list[Fault]:
-    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it.
+def depth_faults(groups: Mapping[str, list[Item]], data: DataConfig, scaled: bool = False) -> list[Fault]:
+    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it: where it
+    is so in most files, in one fault of all, which have one data.radius, near and far.
 
-    places: the files that have the cameras. scaled: these were scaled to data.radius, which therefore mends nothing.
+    groups: images by the file that has their cameras. scaled: these were scaled to data.radius, which therefore mends nothing.
     """
-    items = [item for item in items if item.pose_c2w is not None]
-    if not items:
-        return []
-    pose_c2w = torch.stack([item.pose_c2w for item in items])
-    depth = (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)  # of the origin, planar
+    groups = {where: [item for item in items if item.pose_c2w is not None] for where, items in groups.items()}
+    groups = {where: items for where, items in groups.items() if items}
+    faults = [fault for where, items in groups.items() for fault in _looking_away(items, where, data)]
+    outside = {where: items for where, items in groups.items() if _outside(items, data).any()}
+    if 2 * len(outside) > len(groups):
+        outside = {_listed(list(groups)): [item for items in groups.values() for item in items]}
+    return faults + [Fault(where, _out_of_reach(items, data, scaled)) for where, items in outside.items()]
+
+
+def _looking_away(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
     axes = {
         "opengl": "a camera looks along its own -z (for poses of OpenCV or COLMAP set data.camera_axes: opencv)",
         "opencv": "with data.camera_axes: opencv it looks along its own z (for poses of NeRF-Blender set opengl)",
     }
-    name = Path(places[0]).name
+    name = Path(where).name
     away = f"its camera in {name} looks away from the origin, where the object is expected"
     away += f"; {axes[data.camera_axes]}" if name in (TRANSFORMS, *SPLITS) else ""
-    faults = [Fault(str(items[i].file), away, of_image=True) for i in (depth <= 0).nonzero()[:, 0].tolist()]
-    near, far = depth_bounds(pose_c2w, data)
-    outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
-    if outside.any():
-        margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
-        low, high = ahead.min().item(), ahead.max().item()
-        example = items[int(outside.nonzero()[0])].file.name
-        problem = (
-            f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as "
-            f"that of {example}, it is not between data.near {data.near:g} and data.far {data.far:g}; "
-            f"set {_reach(low, high, margin, scaled)}"
-        )
-        faults.append(Fault(_listed(places), problem))
-    return faults
+    return [Fault(str(items[i].file), away, of_image=True) for i in (_depth(items) <= 0).nonzero()[:, 0].tolist()]
 
 
-def warn_of_radius(items: list[Item], places: Sequence[str], data: DataConfig) -> None:
-    """Warn where data.radius, used for videos and samples, is not the distance of the images' cameras."""
-    distances = [item.pose_c2w[:, 3].norm().item() for item in items if item.pose_c2w is not None]
+def _depth(items: list[Item]) -> Tensor:
+    """Planar depth (N,) of the origin in each camera, negative behind it."""
+    pose_c2w = torch.stack([item.pose_c2w for item in items])
+    return (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)
+
+
+def _outside(items: list[Item], data: DataConfig) -> Tensor:
+    """(N,) bool: the origin is in front of the camera, but not between near and far."""
+    depth, (near, far) = _depth(items), depth_bounds(torch.stack([item.pose_c2w for item in items]), data)
+    return (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
+
+
+def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
+    depth, outside = _depth(items), _outside(items, data)
+    margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
+    low, high = ahead.min().item(), ahead.max().item()
+    example = items[int(outside.nonzero()[0])].file
+    return (
+        f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as that "
+        f"of {example.parent.name}/{example.name}, it is not between data.near {data.near:g} and data.far {data.far:g}; set "
+        f"{_reach(low, high, margin, scaled)}"
+    )
+
+
+def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
+    """Warn where data.radius, used for videos and samples, is not the distance of the images' cameras.
+
+    groups: images by the file that has their cameras.
+    """
+    posed = [item for items in groups.values() for item in items if item.pose_c2w is not None]
+    distances = [item.pose_c2w[:, 3].norm().item() for item in posed]
     if not distances:
         return
     (low, high), (nearest, farthest) = data.radius, (min(distances), max(distances))
@@ -111,7 +132,7 @@ def warn_of_radius(items: list[Item], places: Sequence[str], data: DataConfig) -
             "%s: the cameras are %.4g to %.4g from the origin, but data.radius, used for samples and videos, is %s; set "
             "data.radius: %s",
             *(
-                _listed(places),
+                _listed(list(groups)),
                 nearest,
                 farthest,
                 f"{low:g}" if low == high else f"{low:g} to {high:g}",
@@ -129,12 +150,12 @@ def _reach(low: float, high: float, margin: float, scaled: bool) -> str:
     radii they are the farthest camera's, and move with the others, so that near has to be in front of the nearest one too."""
     near = max(low - margin, low / 10) if scaled or _are_equal(low, high) else high - min(margin, 0.9 * low)
     radius = "" if scaled else f"data.radius: {_radius_of(low, high)}, "
-    return f"{radius}data.near: {near:.4g} and data.far: {high + margin:.4g}"
+    return f"{radius}data.near: {near:.6g} and data.far: {high + margin:.6g}"
 
 
 def _radius_of(nearest: float, farthest: float) -> str:
     """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
-    return f"{(nearest + farthest) / 2:.4g}" if _are_equal(nearest, farthest) else f'"{nearest:.4g},{farthest:.4g}"'
+    return f"{(nearest + farthest) / 2:.4g}" if _are_equal(nearest, farthest) else f'"{nearest:.6g},{farthest:.6g}"'
 
 
 def _are_equal(nearest: float, farthest: float) -> bool:

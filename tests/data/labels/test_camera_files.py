@@ -324,7 +324,7 @@ def test_folders_that_are_no_classes_because_of_a_file_above_them_are_told(tmp_p
         frames.append({"file_path": f"{folder}/{NAMES[i]}", "transform_matrix": pose})
     (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(32), "frames": frames}))
     build_dataset(config(tmp_path, *keys))
-    text = "makes one class of the 3 folders whose images it names, such as ford and vw; for a class each, put one into each"
+    text = "its transforms.json makes one class of the folders ford, opel, vw; if they are classes, and not objects of one, put"
     assert (text in caplog.text) == told
 
 

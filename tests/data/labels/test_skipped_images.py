@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v
 from graf.data import build_dataset
+from graf.data.views import expected_labels
 from graf.errors import DataError
 
 import pytest
@@ -35,6 +36,7 @@ def test_a_class_whose_images_were_all_left_out_is_none(tmp_path, caplog, stray)
     dataset = build_dataset(config(tmp_path, **values))
     assert dataset.class_names == ["car", "van"] and dataset.labels.class_index.tolist() == [0, 0, 1]
     assert "whose images were all left out" in caplog.text
+    assert expected_labels(config(tmp_path, **values).data) == dataset.known_labels
 
 
 def test_a_class_folder_of_damaged_images_is_no_class(tmp_path):
