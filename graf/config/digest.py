@@ -10,6 +10,10 @@ from graf.config.schema import Config
 
 RENDERING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 BY_STEP = "ccsr.unrefined_steps"  # of which ccsr.mode tells what became of it
+OF_MACHINES = (  # keys of these sections that say where images lie and how a machine is used
+    *("data.datadir", "data.on_bad_file", "data.cache_gb", "data.cache_device", "data.prefetch_factor"),
+    *("nerf.checkpoint_rays", "nerf.chunk"),
+)
 
 
 def rendering_sha256(config: Config) -> str:
@@ -18,8 +22,17 @@ def rendering_sha256(config: Config) -> str:
     Keys and values enter it by their first names. So it stays as it is where one is renamed, a key is added at a default that
     changes nothing, or given another default.
     """
+    return _digest_without(config, (BY_STEP, *OF_MACHINES))
+
+
+def older_rendering_sha256(config: Config) -> str:
+    """`rendering_sha256` as it was when the folder of the images and the machine's settings entered it too."""
+    return _digest_without(config, (BY_STEP,))
+
+
+def _digest_without(config: Config, left_out: tuple[str, ...]) -> str:
     values, defaults = (
-        _first_written({k: x for k, x in flat(config_to_dict(some)).items() if k.startswith(RENDERING) and k != BY_STEP})
+        _first_written({k: x for k, x in flat(config_to_dict(some)).items() if k.startswith(RENDERING) and k not in left_out})
         for some in (config, Config())
     )
     first = defaults | _first_written(flat(OLDER_VALUES)) | FIRST_VALUES

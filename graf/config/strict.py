@@ -183,7 +183,8 @@ def _typed(value: Any, kind: Any) -> Any:
         except ValueError as error:
             choices = ", ".join(typing.get_args(words))
             one = {int: "a whole number", float: "a number"}
-            wanted = one.get(numbers) or f"{len(typing.get_args(numbers))} numbers"
+            parts = typing.get_args(numbers)
+            wanted = one.get(numbers) or ("numbers" if Ellipsis in parts else f"{len(parts)} numbers")
             raise ValueError(f"{choices} or {wanted}") from error
     if origin is Literal:
         choices = typing.get_args(kind)

@@ -27,7 +27,7 @@ log = logging.getLogger("graf")
 
 BACKGROUND_TOLERANCE, BACKGROUND_SHARE = 0.2, 0.5  # of 2, between black and white; of an image's edge
 FOCAL_TOLERANCE = 0.01  # largest relative difference in focal length for an image's camera to be used
-AXIS_TOLERANCE = 0.01  # of the image's width, between its centre and its optical axis, likewise
+AXIS_TOLERANCE = 0.01  # of the image's width, between its centre and its optical axis, likewise, beside the half pixel of ours
 
 
 def target_files(paths: Sequence[Path | str], data: DataConfig) -> list[Path]:
@@ -175,7 +175,7 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
         elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
             fov = math.degrees(2 * math.atan(0.5 / focal))
             reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
-        elif max(map(abs, item.axis)) > AXIS_TOLERANCE:
+        elif max(map(abs, item.axis)) > AXIS_TOLERANCE + 0.5 / (item.size[0] if item.size else data.imsize):
             right, down = (100 * offset for offset in item.axis)
             reason = f"{file} has its optical axis {right:.1f} % of its width right of its centre and {down:.1f} % below"
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config import Config
-from graf.config.digest import rendering_sha256
+from graf.config.digest import older_rendering_sha256, rendering_sha256
 from graf.runtime.files import readable_object, set_aside, write_text
 
 log = logging.getLogger("graf")
@@ -24,6 +24,7 @@ COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
     *("kid_subsets", "kid_subset_size", "seed"),
 )
+TERMS = ("seed", "truncation")  # of an entry of OF_IMAGES, in which it does not replace one of others
 SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
 
 
@@ -124,12 +125,12 @@ class ResultFile:
         return self._kept_of(readable_object(self.folder / METRICS_FILE))
 
     def kept_at(self, truncation: float) -> dict:
-        """`kept`, with the distances to the data only if they are of images of this config and truncation."""
+        """`kept`, with those results alone that are of images of this config and truncation."""
         kept = self.kept()
-        terms = {"truncation": truncation} | self.rendered_by
-        if kept.items() >= terms.items():
-            return kept
-        return {name: entry for name, entry in kept.items() if name not in ("values", "warnings")}
+        others = {name for name in OF_IMAGES if name in kept and kept[name].get("truncation", truncation) != truncation}
+        if not (kept.get("truncation") == truncation and self._is_rendered_so(kept)):
+            others |= {"values", "warnings"}
+        return {name: entry for name, entry in kept.items() if name not in others}
 
     def keep(self, result: dict) -> Path:
         """Add a result to the file and return its path. A file whose results would be lost is renamed first.
@@ -154,12 +155,14 @@ class ResultFile:
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:
             return {}
-        rendering = self.rendered_by.items()
         return {
             name: entry
             for name, entry in content.items()
-            if name not in OF_IMAGES or (isinstance(entry, dict) and entry.items() >= rendering)
+            if name not in OF_IMAGES or (isinstance(entry, dict) and self._is_rendered_so(entry))
         }
+
+    def _is_rendered_so(self, entry: dict) -> bool:
+        return entry.get("rendering_sha256") in (rendering_sha256(self.config), older_rendering_sha256(self.config))
 
     def _conflict(self, found: dict, new: dict) -> str:
         """The reason why the file's content `found` cannot all be kept in `new`; empty where it can."""
@@ -169,6 +172,9 @@ class ResultFile:
             return f"its results are of another checkpoint, {found.get('checkpoint')}"
         if found.keys() - self._kept_of(found).keys():
             return "it has results of images rendered with other settings, or by another version of graf"
+        both = [name for name in OF_IMAGES if name in found and name in new]
+        if any(found[name].get(term, new[name].get(term)) != new[name].get(term) for name in both for term in TERMS):
+            return "it has results of other objects or of another truncation"
         if "values" in found and not same_protocol(found, new):
             return "its values are of another protocol or of other samples, or by another version of graf"
         return ""

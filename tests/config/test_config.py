@@ -155,6 +155,7 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("training.model_average_beta=1", "model_average_beta: must be below 1"),
         ("training={save_best: fid, fid_every: 0}", "is measured every fid_every steps"),
         ("training.lr_anneal_every=[2, 1]", "milestones must rise, found [2, 1]"),
+        ("data.v=null", "data.v: expected auto or numbers, found None"),
         ("training.lr_anneal_every=[0]", "lr_anneal_every: must be at least 1"),
         ("training.lr_anneal_every=some", "lr_anneal_every: expected auto or steps such as [3000, 4000], found 'some'"),
         ("ray_sampler.rays_per_patch=1000", "must be a square number such as 961 or 1024, found 1000"),

@@ -108,6 +108,16 @@ def test_the_file_of_cameras_is_found_above_the_working_directory(tmp_path, refi
     torch.testing.assert_close(known_poses(target_files(["."], data), data), pose)
 
 
+@pytest.mark.parametrize(("cx", "used"), [(8.5, True), (9.0, False)])
+def test_the_half_pixel_of_our_own_exports_is_no_other_axis(tmp_path, refine, cx, used):
+    data, file = refine().data, put(tmp_path / "0005.png")
+    pose = poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)[0].tolist()
+    lens = {"w": 16, "h": 16, "cx": cx, "cy": 8.5, "fl_x": 8 / math.tan(math.radians(data.fov / 2))}
+    frames = [{"file_path": "0005.png", "transform_matrix": [*pose, [0, 0, 0, 1]]}]
+    (tmp_path / "transforms.json").write_text(json.dumps(lens | {"frames": frames}))
+    assert (known_poses([file], data) is not None) == used
+
+
 def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
     named, plain = put(tmp_path / "0.5_0090.png"), put(tmp_path / "left.png")
     assert known_poses([named, plain], refine().data) is None

@@ -5,7 +5,7 @@ import json
 
 from graf.config import config_to_dict, load_config
 from graf.config import digest as module
-from graf.config.digest import rendering_sha256
+from graf.config.digest import older_rendering_sha256, rendering_sha256
 from graf.config.older import OLDER_NAMES
 from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile
 
@@ -96,6 +96,37 @@ def test_distances_of_images_rendered_or_sampled_otherwise_are_not_told_as_these
     for found in (of_run.kept_at(1.0), other.kept_at(0.3)):
         assert "values" not in found and "warnings" not in found and found["step"] == 5
     assert "sweep" in of_run.kept_at(1.0)
+
+
+@pytest.mark.parametrize("term, value", [("truncation", 0.5), ("seed", 1)])
+def test_results_of_other_objects_are_set_aside(results, caplog, term, value):
+    of_run = results()
+    entry = {"error": 1.0, "seed": 0, "truncation": 1.0} | of_run.rendered_by
+    for measured in (entry, entry | {"error": 2.0}, entry | {"error": 3.0, term: value}):
+        of_run.keep({"haze": measured})
+    found = files_of(of_run)
+    assert {name: content["haze"]["error"] for name, content in found.items()} == {"metrics_1.json": 2.0, "metrics.json": 3.0}
+    assert "results of other objects or of another truncation; it is now metrics_1.json" in caplog.text
+    assert ("haze" in of_run.kept_at(1.0)) == (term != "truncation")
+
+
+@pytest.mark.parametrize("key", ["data.datadir=moved", "data.cache_gb=0", "data.on_bad_file=skip", "nerf.chunk=64"])
+def test_results_stay_where_the_images_lie_elsewhere_or_memory_is_used_otherwise(results, key):
+    of_run, moved = results(), results(key)
+    of_run.keep({"values": {"kid": 0.5}, "truncation": 1.0, "haze": {"error": 1.0} | of_run.rendered_by} | of_run.rendered_by)
+    assert moved.kept_at(1.0) == of_run.kept_at(1.0) and "values" in moved.kept_at(1.0)
+
+
+def test_results_that_an_earlier_version_kept_apart_by_their_folder_stay(results):
+    of_run = results("data.datadir=photos")
+    older = {"rendering_sha256": digest_of({"data.datadir": ["photos"]})}
+    assert older["rendering_sha256"] == older_rendering_sha256(load_config("film_64", ["data.datadir=photos"]))
+    older = {"rendering_sha256": older_rendering_sha256(of_run.config)}
+    assert older != of_run.rendered_by
+    of_run.keep({"values": {"kid": 0.5}, "truncation": 1.0, "haze": {"error": 1.0} | older} | older)
+    assert {"values", "haze"} <= of_run.kept_at(1.0).keys()
+    of_run.keep({"sweep": {"error": 1.0} | of_run.rendered_by})
+    assert len(files_of(of_run)) == 1 and content_of(of_run)["haze"]["error"] == 1.0
 
 
 def test_numbers_that_are_not_finite_are_null(results):

@@ -8,17 +8,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from graf.camera import azimuth_and_v, elevation_of_v, v_of_elevation
 from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
 
+import torch
+
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
+FEWEST_OF_A_RING = 8  # cameras, which tell how high they all stand
+HIGHER_OR_LOWER = 0.05  # share of the cameras that may stand elsewhere
+SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -37,6 +43,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         *_repeated(dataset.files, evidence),
         *_backgrounds(data, evidence),
         *_unsure_cameras(dataset),
+        *_other_heights(dataset, data),
     ]
 
 
@@ -134,6 +141,23 @@ def _unsure_cameras(dataset: Views) -> Iterator[str]:
             f"the estimator that found the cameras is unsure of them: their mean confidence is {mean:.2f}, where guessing has "
             f"{GUESSED_RIGHT:.2f}. Train without them (data.labels: none), or find better ones: tools/find_cameras.py with "
             "more --max_steps, or photographs of more objects"
+        )
+
+
+def _other_heights(dataset: Views, data: DataConfig) -> Iterator[str]:
+    """Training takes posed images from their own cameras, and all that looks at a trained model takes its own."""
+    if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
+        return
+    _, v = azimuth_and_v(dataset.labels.pose_c2w)
+    shares = torch.tensor([HIGHER_OR_LOWER / 2, 1 - HIGHER_OR_LOWER / 2])
+    low, high = torch.quantile(torch.rad2deg(torch.asin(1 - 2 * v)), shares).tolist()
+    bottom, top = elevation_of_v(data.vmax), elevation_of_v(data.vmin)
+    reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
+    if not reaches or not low - FAR_DEG <= (bottom + top) / 2 <= high + FAR_DEG:
+        yield (
+            f"the cameras stand {low:.0f} to {high:.0f} degrees above the horizon, but samples, videos and measures of shapes "
+            f"are seen, and objects of eval.py --invert sought, from {bottom:.0f} to {top:.0f}: set "
+            f"data.vmin={v_of_elevation(high):.3g} data.vmax={v_of_elevation(low):.3g}"
         )
 
 
