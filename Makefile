@@ -62,11 +62,13 @@ lint: .venv/ready  ## the style alone
 .venv/docs: EXTRA := [docs]
 .venv/ready .venv/viewer .venv/docs: requirements.txt pyproject.toml $(BIN)/python
 	@$(BIN)/pip --version > /dev/null 2>&1 && $(BIN)/python -c "$$SUITABLE" 2> /dev/null || \
-	    { $(PYTHON) -c "$$SUITABLE" && rm -f $(BIN)/python* && $(PYTHON) -m venv .venv; }
+	    { $(PYTHON) -c "$$SUITABLE" && rm -rf .venv/bin .venv/lib .venv/lib64 .venv/include && \
+	    $(PYTHON) -m venv "$$(cd .venv 2> /dev/null && pwd -P || echo .venv)"; }
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || \
 	    $(BIN)/pip show torch > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
 	$(INSTALL) --editable '.$(EXTRA)'
 	touch $(sort .venv/ready $@)
 
-$(BIN)/python: ;  # where it is missing, or links to a Python that is gone, all that is made of it is made again
+# Where it is missing, or links to a Python that is gone, what is installed is installed again
+$(BIN)/python: ;

@@ -131,7 +131,8 @@ def main() -> int:
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
-    if known := class_names(content, recognise(content, path).n_classes):
+    n_classes = recognise(content, path).n_classes
+    if n_classes > 1 and (known := class_names(content, n_classes)):
         dataset.number_classes_as(known)
     if args.config:
         config = resolve(config, dataset)

@@ -10,9 +10,8 @@ from graf.config.schema import Config
 
 RENDERING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 BY_STEP = "ccsr.unrefined_steps"  # of which ccsr.mode tells what became of it
-OF_MACHINES = (  # keys of these sections that say where images lie and how a machine is used
-    *("data.datadir", "data.on_bad_file", "data.cache_gb", "data.cache_device", "data.prefetch_factor"),
-    *("nerf.checkpoint_rays", "nerf.chunk"),
+OF_MACHINES = (  # keys of these sections that say how a machine is used
+    *("data.cache_gb", "data.cache_device", "data.prefetch_factor", "nerf.checkpoint_rays", "nerf.chunk"),
 )
 
 
@@ -26,7 +25,7 @@ def rendering_sha256(config: Config) -> str:
 
 
 def older_rendering_sha256(config: Config) -> str:
-    """`rendering_sha256` as it was when the folder of the images and the machine's settings entered it too."""
+    """`rendering_sha256` as it was when OF_MACHINES entered it too."""
     return _digest_without(config, (BY_STEP,))
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,9 +192,9 @@ def tell_of_joined(folders: list[Folder], items: list[Item], data: DataConfig) -
         return
     for index, folder in enumerate(folders):
         inside = [item.file for item in items if item.class_index == index and item.file.is_relative_to(folder.path)]
-        below = sorted(
-            {file.relative_to(folder.path).parts[0] for file in inside if file.parent != folder.path} - PARTS_OF_A_SET
-        )
+        places = [tuple(p for p in file.parent.relative_to(folder.path).parts if p not in PARTS_OF_A_SET) for file in inside]
+        depth = len(os.path.commonprefix(places))
+        below = sorted({place[depth] for place in places if len(place) > depth})
         if 1 < len(below) <= MOST_JOINED:
             log.info(
                 "%s: its %s makes one class of the folders %s; if they are classes, and not objects of one, put one into each",

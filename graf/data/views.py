@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from graf.camera import Labels, sample_poses
@@ -74,19 +75,29 @@ class Views(Dataset, abc.ABC):
         Raises DataError where more classes are new than are missing.
         """
         new = [name for name in self.class_names if name not in known]
-        missing = [name for name in known if name not in self.class_names]
+        missing = [number for number, name in enumerate(known) if name not in self.class_names]
         if len(new) > len(missing):
             raise DataError(
                 f"the model knows {len(known)} classes ({listed(known)}), and not {listed(new)}; leave what is no such class "
                 "out of data.datadir, or name its folder as the model does"
             )
-        renamed = dict(zip(missing, new, strict=False))
-        names = [renamed.get(name, name) for name in known]
-        number = torch.tensor([names.index(name) for name in self.class_names])
-        self.class_names, self.class_index = names, number[self.class_index]
+        number_of = {name: known.index(name) for name in self.class_names if name in known}
+        for name in new:  # whose folder may have been one of several of its name, which have longer ones
+            fitting = [number for number in missing if f"{self._folder_of(name)}/".endswith(f"/{known[number]}/")]
+            if len(fitting) == 1:
+                number_of[name] = fitting[0]
+                missing.remove(fitting[0])
+        renamed = dict(zip(missing, (name for name in new if name not in number_of), strict=False))
+        number_of |= {name: number for number, name in renamed.items()}
+        numbers = torch.tensor([number_of[name] for name in self.class_names])
+        self.class_names, self.class_index = [renamed.get(i, name) for i, name in enumerate(known)], numbers[self.class_index]
         if self.labels is not None:
             self.labels = dataclasses.replace(self.labels, class_index=self.class_index)
-        return renamed
+        return {known[number]: name for number, name in renamed.items()}
+
+    def _folder_of(self, class_name: str) -> str:
+        first = int((self.class_index == self.class_names.index(class_name)).nonzero()[0])
+        return Path(self.files[first]).resolve().parent.as_posix()
 
     def labels_at(self, rows: Tensor) -> Labels:
         """The labels of these images (B,); in unposed data without cameras, and in elevation bin 0."""

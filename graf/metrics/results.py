@@ -24,7 +24,7 @@ COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
     *("kid_subsets", "kid_subset_size", "seed"),
 )
-TERMS = ("seed", "truncation")  # of an entry of OF_IMAGES, in which it does not replace one of others
+TERMS = ("seed", "truncation", "latents")  # of an entry of OF_IMAGES, in which it does not replace one of others
 SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
 
 
@@ -128,7 +128,7 @@ class ResultFile:
         """`kept`, with those results alone that are of images of this config and truncation."""
         kept = self.kept()
         others = {name for name in OF_IMAGES if name in kept and kept[name].get("truncation", truncation) != truncation}
-        if not (kept.get("truncation") == truncation and self._is_rendered_so(kept)):
+        if not kept.items() >= ({"truncation": truncation} | self.rendered_by).items():
             others |= {"values", "warnings"}
         return {name: entry for name, entry in kept.items() if name not in others}
 
@@ -155,14 +155,19 @@ class ResultFile:
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:
             return {}
+        content = self._with_todays_digest(content)
+        rendering = self.rendered_by.items()
         return {
-            name: entry
+            name: self._with_todays_digest(entry)
             for name, entry in content.items()
-            if name not in OF_IMAGES or (isinstance(entry, dict) and self._is_rendered_so(entry))
+            if name not in OF_IMAGES or (isinstance(entry, dict) and self._with_todays_digest(entry).items() >= rendering)
         }
 
-    def _is_rendered_so(self, entry: dict) -> bool:
-        return entry.get("rendering_sha256") in (rendering_sha256(self.config), older_rendering_sha256(self.config))
+    def _with_todays_digest(self, entry: object) -> Any:
+        """The entry, if an earlier version wrote it of images that are rendered so, with the digest of this one."""
+        if isinstance(entry, dict) and entry.get("rendering_sha256") == older_rendering_sha256(self.config):
+            return entry | self.rendered_by
+        return entry
 
     def _conflict(self, found: dict, new: dict) -> str:
         """The reason why the file's content `found` cannot all be kept in `new`; empty where it can."""
@@ -173,8 +178,8 @@ class ResultFile:
         if found.keys() - self._kept_of(found).keys():
             return "it has results of images rendered with other settings, or by another version of graf"
         both = [name for name in OF_IMAGES if name in found and name in new]
-        if any(found[name].get(term, new[name].get(term)) != new[name].get(term) for name in both for term in TERMS):
+        if any(found[name].get(term) != new[name].get(term) for name in both for term in TERMS):
             return "it has results of other objects or of another truncation"
-        if "values" in found and not same_protocol(found, new):
+        if "values" in found and not same_protocol(self._with_todays_digest(found), new):
             return "its values are of another protocol or of other samples, or by another version of graf"
         return ""

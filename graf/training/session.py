@@ -55,13 +55,14 @@ class Cadences:
     waited_s: of a run that goes on, what `waited_s` was at its checkpoint."""
 
     def __init__(self, processes: Processes, waited_s: Mapping[str, float] = MappingProxyType({})):
-        self._processes, self._began, self._last, self._waited_before_s = processes, time.monotonic(), {}, waited_s
+        self._processes, self._began, self._last, self._waited_before_s = processes, time.monotonic(), {}, dict(waited_s)
 
     def due(self, name: str, step: int, every: Cadence) -> bool:
         """Whether the work of this name is due after a step. By minutes the first process's clock counts, from the start of the
         run and then from the last time it was due; not while the run is interrupted."""
         minutes = minutes_of(every)
         if minutes is None:
+            self._waited_before_s.pop(name, None)
             return due(step, every)
         now = time.monotonic()
         last = self._last.setdefault(name, self._began - self._waited_before_s.get(name, 0.0))

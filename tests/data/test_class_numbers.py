@@ -76,6 +76,23 @@ def test_folders_of_one_name_are_told_apart_by_those_above(tmp_path):
     assert dataset.class_index.tolist() == [1, 1, 2, 2, 0, 0]
 
 
+def test_a_folder_that_is_the_last_of_its_name_is_known_by_those_above(tmp_path):
+    put_classes(tmp_path / "vw", "images")
+    dataset = dataset_of(tmp_path)
+    assert dataset.class_names == ["images"]
+    assert dataset.number_classes_as(["ford/images", "vw/images"]) == {}
+    assert dataset.class_names == ["ford/images", "vw/images"] and dataset.class_index.tolist() == [1, 1]
+
+
+def test_folders_of_one_name_keep_their_order_where_it_alone_is_known(tmp_path):
+    """As in checkpoints of a version that named them so."""
+    put_classes(tmp_path / "a", "images")
+    put_classes(tmp_path / "b", "images")
+    dataset = dataset_of(tmp_path)
+    dataset.number_classes_as(["images", "images"])
+    assert dataset.class_names == ["a/images", "b/images"] and dataset.class_index.tolist() == [0, 0, 1, 1]
+
+
 def trained_on(folder, n_classes=None):
     settings = config(folder, **{"data.v": "[0.4]", "discriminator.condition": "class", "training.outdir": folder.parent})
     dataset = build_dataset(settings)
@@ -102,8 +119,9 @@ def test_a_run_goes_on_with_each_class_in_its_place(checkpoint, tmp_path, caplog
     assert f"{checkpoint}: its class van is called a_van now" in caplog.text
     state.config.run_dir.mkdir(parents=True)
     shutil.copy(checkpoint, state.config.run_dir)
+    state.data_fingerprint = dataset.fingerprint
     roll_back(state, Derailed("loss_d is nan"))
-    assert state.class_names == ["bus", "car", "a_van"]
+    assert state.class_names == ["bus", "car", "a_van"] and state.data_fingerprint == dataset.fingerprint
 
 
 def test_a_run_from_the_weights_that_fit_takes_the_embeddings_by_name(checkpoint, tmp_path):

@@ -291,13 +291,17 @@ def test_a_wrong_field_of_view_names_the_right_one(tmp_path):
     assert build_dataset(config(tmp_path, **{"data.fov": 40})).posed  # within half a degree
 
 
+UNIT = "as if in another unit; scale the positions of these"
+
+
 @pytest.mark.parametrize("radii", [(1.3, 1.9, 2.4), (3.1, 5.0, 9.0), (0.4, 0.9, 1.1)])
 def test_cameras_of_several_folders_have_one_reach_that_works(tmp_path, radii):
     for i, radius in enumerate(radii):
         put(tmp_path / str(i) / "a.png")
         put_transforms(tmp_path / str(i), [{"file_path": "a.png", "transform_matrix": matrix(30.0 * i, radius=radius)}])
     message = faults_of(config(tmp_path))
-    assert f"{tmp_path / '0' / 'transforms.json'} and 2 more: the cameras are {radii[0]} to" in message
+    n_more = sum(not 2.6 <= radius <= 4.6 for radius in radii) - 1  # of those that the default's near and far leave out
+    assert f"transforms.json and {n_more} more: the cameras are {radii[0]} to" in message
     found = re.findall(r'(data\.\w+): "?([\d.,]*\d)', message.partition("; set ")[2])
     assert [key for key, _ in found] == ["data.radius", "data.near", "data.far"]
     assert build_dataset(config(tmp_path, **dict(found))).posed
@@ -309,9 +313,9 @@ def test_a_folder_alone_out_of_reach_is_named(tmp_path):
         put(tmp_path / str(i) / "a.png")
         put_transforms(tmp_path / str(i), [{"file_path": "a.png", "transform_matrix": matrix(30.0 * i, radius=radius)}])
     message = faults_of(config(tmp_path))
-    assert (
-        message.startswith(f"{tmp_path / '2' / 'transforms.json'}: the cameras are 3.6e+03 to") and "of 1, such as" in message
-    )
+    where = tmp_path / "2" / "transforms.json"
+    assert message == f"{where}: the cameras are 3.6e+03 from the origin, and those of the other folders 3.6, {UNIT}"
+    assert build_dataset(config(tmp_path, **{"data.radius": "3.6,3600", "data.near": 3599, "data.far": 3601})).posed
 
 
 def test_a_missing_frame_hides_no_wrong_radius(tmp_path, caplog):
@@ -320,7 +324,7 @@ def test_a_missing_frame_hides_no_wrong_radius(tmp_path, caplog):
         frames = [{"file_path": f"{name}.png", "transform_matrix": matrix(30.0 * i, radius=3.0)} for name in "ab"[: 1 + i // 2]]
         put_transforms(tmp_path / str(i), frames)
     build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
-    assert f"{tmp_path / '0' / 'transforms.json'} and 1 more: the cameras are 3 to 3 from the origin" in caplog.text
+    assert f"{tmp_path / '0' / 'transforms.json'} and 2 more: the cameras are 3 to 3 from the origin" in caplog.text
 
 
 def test_cameras_out_of_reach_name_near_and_far_that_work(tmp_path):

@@ -7,7 +7,7 @@ from graf.config import config_to_dict, load_config
 from graf.config import digest as module
 from graf.config.digest import older_rendering_sha256, rendering_sha256
 from graf.config.older import OLDER_NAMES
-from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile
+from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile, merged
 
 import pytest
 
@@ -98,7 +98,7 @@ def test_distances_of_images_rendered_or_sampled_otherwise_are_not_told_as_these
     assert "sweep" in of_run.kept_at(1.0)
 
 
-@pytest.mark.parametrize("term, value", [("truncation", 0.5), ("seed", 1)])
+@pytest.mark.parametrize("term, value", [("truncation", 0.5), ("seed", 1), ("latents", ["other.json"])])
 def test_results_of_other_objects_are_set_aside(results, caplog, term, value):
     of_run = results()
     entry = {"error": 1.0, "seed": 0, "truncation": 1.0} | of_run.rendered_by
@@ -110,23 +110,25 @@ def test_results_of_other_objects_are_set_aside(results, caplog, term, value):
     assert ("haze" in of_run.kept_at(1.0)) == (term != "truncation")
 
 
-@pytest.mark.parametrize("key", ["data.datadir=moved", "data.cache_gb=0", "data.on_bad_file=skip", "nerf.chunk=64"])
-def test_results_stay_where_the_images_lie_elsewhere_or_memory_is_used_otherwise(results, key):
+@pytest.mark.parametrize("key", ["data.cache_gb=0", "data.prefetch_factor=3", "nerf.checkpoint_rays=9", "nerf.chunk=64"])
+def test_results_stay_where_memory_is_used_otherwise(results, key):
     of_run, moved = results(), results(key)
     of_run.keep({"values": {"kid": 0.5}, "truncation": 1.0, "haze": {"error": 1.0} | of_run.rendered_by} | of_run.rendered_by)
     assert moved.kept_at(1.0) == of_run.kept_at(1.0) and "values" in moved.kept_at(1.0)
 
 
-def test_results_that_an_earlier_version_kept_apart_by_their_folder_stay(results):
-    of_run = results("data.datadir=photos")
-    older = {"rendering_sha256": digest_of({"data.datadir": ["photos"]})}
-    assert older["rendering_sha256"] == older_rendering_sha256(load_config("film_64", ["data.datadir=photos"]))
+def test_results_that_an_earlier_version_kept_apart_by_memory_stay(results):
+    of_run = results("data.cache_gb=3")
+    assert older_rendering_sha256(load_config("film_64", ["data.cache_gb=3"])) == digest_of({"data.cache_gb": 3.0})
     older = {"rendering_sha256": older_rendering_sha256(of_run.config)}
     assert older != of_run.rendered_by
-    of_run.keep({"values": {"kid": 0.5}, "truncation": 1.0, "haze": {"error": 1.0} | older} | older)
+    of_run.keep({"values": {"kid": 0.5}, "warnings": [], "truncation": 1.0, "haze": {"error": 1.0} | older} | older)
     assert {"values", "haze"} <= of_run.kept_at(1.0).keys()
     of_run.keep({"sweep": {"error": 1.0} | of_run.rendered_by})
+    new = merged(of_run.kept(), {"values": {"fid": 9.0}, "truncation": 1.0, "warnings": []} | of_run.rendered_by)
+    of_run.keep(new)
     assert len(files_of(of_run)) == 1 and content_of(of_run)["haze"]["error"] == 1.0
+    assert content_of(of_run)["values"] == {"kid": 0.5, "fid": 9.0}
 
 
 def test_numbers_that_are_not_finite_are_null(results):

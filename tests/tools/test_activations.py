@@ -468,6 +468,26 @@ def test_of_unposed_photographs_the_discriminator_is_told_the_class(run, refine,
         assert float(logit) == pytest.approx(float(expected[int(label["class_index"])]), abs=2e-3)
 
 
+def test_a_class_that_is_left_out_moves_no_other(run, refine, tmp_path):
+    fitted = with_condition(refine(*unposed_photographs(tmp_path / "photos")), KnownLabels(False, n_classes=2))
+    state = TrainState(fitted, CPU, n_classes=2)
+    state.class_names = ["0", "1"]
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
+    shutil.rmtree(tmp_path / "photos" / "0")
+    few = ("--set", "training.batch_size=1")
+    status, said = run("--checkpoint", tmp_path / "model.pt", "--layers", "output", "--out", tmp_path / "a", *few)
+    assert status == 0, said
+    assert {int(label["class_index"]) for _, label in CachedActivations(tmp_path / "a", "output.logits")} == {1}
+
+
+def test_a_discriminator_without_classes_is_shown_other_folders_too(run, refine, tmp_path):
+    fitted = with_condition(refine(*unposed_photographs(tmp_path / "photos")), KnownLabels(False))
+    state = TrainState(fitted, CPU)
+    state.class_names = ["0"]
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
+    assert run("--checkpoint", tmp_path / "model.pt", "--layers", "output", "--out", tmp_path / "a")[0] == 0
+
+
 def test_a_discriminator_that_judges_by_cameras_is_not_shown_photographs_without(run, checkpoint, tmp_path):
     checkpoint()
     status, said = run("--checkpoint", tmp_path, "--list", "--set", "data.labels=none")

@@ -465,7 +465,7 @@ def test_minutes_go_on_where_a_run_was_interrupted(monkeypatch):
     """As in jobs of an hour each, of work that is due every 90 minutes."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    waited_s, due = {}, []
+    waited_s, due = {"video_every": 60.0}, []
     for job in range(3):
         clock.now = 1e6 * job  # the run waits for its next job
         cadences = session.Cadences(ALONE, waited_s)
@@ -474,7 +474,9 @@ def test_minutes_go_on_where_a_run_was_interrupted(monkeypatch):
             if cadences.due("fid_every", 3, "90min"):
                 due.append((job, minute))
         waited_s = cadences.waited_s()
-    assert due == [(1, 30), (2, 60)] and waited_s == {"fid_every": 0}
+    assert due == [(1, 30), (2, 60)]
+    assert waited_s == {"fid_every": 0, "video_every": 60 + 3 * 3600}  # the latter was never asked for
+    assert not cadences.due("video_every", 3, 2) and cadences.waited_s() == {"fid_every": 0}  # by steps now
 
 
 def test_a_checkpoint_has_what_was_waited_for(build):

@@ -22,7 +22,7 @@ FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
-FEWEST_OF_A_RING = 8  # cameras, which tell how high they all stand
+FEWEST_OF_A_RING, FEWEST_WITH_STRAYS = 8, 20  # cameras, which tell how high they all stand, and that one stands elsewhere
 HIGHER_OR_LOWER = 0.05  # share of the cameras that may stand elsewhere
 SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
 REPEATED = 0.02  # share of the images that makes a warning
@@ -149,14 +149,16 @@ def _other_heights(dataset: Views, data: DataConfig) -> Iterator[str]:
     if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
         return
     _, v = azimuth_and_v(dataset.labels.pose_c2w)
-    shares = torch.tensor([HIGHER_OR_LOWER / 2, 1 - HIGHER_OR_LOWER / 2])
-    low, high = torch.quantile(torch.rad2deg(torch.asin(1 - 2 * v)), shares).tolist()
+    heights = torch.rad2deg(torch.asin(1 - 2 * v)).sort().values
+    stray = max(int(HIGHER_OR_LOWER / 2 * len(heights)), int(len(heights) >= FEWEST_WITH_STRAYS))  # at each end
+    low, high = heights[stray].item(), heights[-1 - stray].item()
     bottom, top = elevation_of_v(data.vmax), elevation_of_v(data.vmin)
+    middle = elevation_of_v(sum(data.v_range) / 2)
     reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
-    if not reaches or not low - FAR_DEG <= (bottom + top) / 2 <= high + FAR_DEG:
+    if not reaches or not low - FAR_DEG <= middle <= high + FAR_DEG:
         yield (
-            f"the cameras stand {low:.0f} to {high:.0f} degrees above the horizon, but samples, videos and measures of shapes "
-            f"are seen, and objects of eval.py --invert sought, from {bottom:.0f} to {top:.0f}: set "
+            f"the cameras stand {low:.0f} to {high:.0f} degrees above the horizon, but samples and videos are seen from "
+            f"{middle:.0f}, and measures of shapes and eval.py --invert look from {bottom:.0f} to {top:.0f}: set "
             f"data.vmin={v_of_elevation(high):.3g} data.vmax={v_of_elevation(low):.3g}"
         )
 

@@ -90,9 +90,9 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
             found = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
         groups[where] = found
         faults += wrong
-        if wrong:
+        if any(not fault.of_image for fault in wrong):
             faulty.add(where)
     out_of_reach = depth_faults(groups, data, scaled)
-    if not out_of_reach and not scaled:
+    if all(fault.of_image for fault in out_of_reach) and not scaled:
         warn_of_radius({where: found for where, found in groups.items() if where not in faulty}, data)
     return [item for found in groups.values() for item in found], faults + out_of_reach

@@ -20,6 +20,7 @@ from torch import Tensor
 RADIUS_TOLERANCE = 0.05  # of data.radius
 SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
+OTHER_UNIT = 10.0  # times as far from the origin as the cameras of most files
 
 log = logging.getLogger("graf")
 
@@ -68,18 +69,30 @@ def upward(pose_c2w: Tensor) -> Tensor:
 
 
 def depth_faults(groups: Mapping[str, list[Item]], data: DataConfig, scaled: bool = False) -> list[Fault]:
-    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it: where it
-    is so in most files, in one fault of all, which have one data.radius, near and far.
+    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it: in one
+    fault of all files, as these have one data.radius, near and far, but for files whose unit is another.
 
     groups: images by the file that has their cameras. scaled: these were scaled to data.radius, which therefore mends nothing.
     """
     groups = {where: [item for item in items if item.pose_c2w is not None] for where, items in groups.items()}
     groups = {where: items for where, items in groups.items() if items}
     faults = [fault for where, items in groups.items() for fault in _looking_away(items, where, data)]
-    outside = {where: items for where, items in groups.items() if _outside(items, data).any()}
-    if 2 * len(outside) > len(groups):
-        outside = {_listed(list(groups)): [item for items in groups.values() for item in items]}
-    return faults + [Fault(where, _out_of_reach(items, data, scaled)) for where, items in outside.items()]
+    away = {where: torch.stack([item.pose_c2w[:, 3].norm() for item in items]).median() for where, items in groups.items()}
+    usual = torch.stack(list(away.values())).median() if away else None
+    outside = [where for where, items in groups.items() if _outside(items, data).any()]
+    others = [where for where in outside if not usual / OTHER_UNIT <= away[where] <= usual * OTHER_UNIT]
+    faults += [Fault(where, _other_unit(away[where].item(), usual.item())) for where in others]
+    if alike := [where for where in outside if where not in others]:
+        of_all = [item for where, items in groups.items() if where not in others for item in items]
+        faults.append(Fault(_listed(alike), _out_of_reach(of_all, data, scaled)))
+    return faults
+
+
+def _other_unit(away: float, usual: float) -> str:
+    return (
+        f"the cameras are {away:.3g} from the origin, and those of the other folders {usual:.3g}, as if in another unit; scale "
+        "the positions of these"
+    )
 
 
 def _looking_away(items: list[Item], where: str, data: DataConfig) -> list[Fault]:

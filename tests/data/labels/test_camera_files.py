@@ -312,6 +312,8 @@ def test_the_splits_of_nerf_blender_are_one_class_with_cameras(tmp_path):
 @pytest.mark.parametrize(("folders", "keys", "told"), [
     (("ford", "opel", "vw"), (), True),
     (("ford", "opel", "vw"), ("data.name_pattern=<class>_<index>", "data.v=[0.4]"), False),
+    (("images/ford", "images/opel", "images/vw"), (), True),
+    (("ford/rgb", "opel/rgb", "train/vw"), (), True),
     (("train", "val", "train"), (), False),
     (("ford", "ford", "ford"), (), False),
 ])  # fmt: skip
