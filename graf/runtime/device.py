@@ -21,6 +21,7 @@ import torch
 log = logging.getLogger("graf")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+FEWEST_FROZEN = 10_000  # objects, where a program froze what it imported; Python 3.12 freezes some hundred of its own
 LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
 
 
@@ -155,7 +156,7 @@ def freeze_imports() -> None:
     They are excluded from censuses of memory too. Call it when a program starts; where the process has frozen objects already,
     nothing is done.
     """
-    if not gc.get_freeze_count():
+    if gc.get_freeze_count() < FEWEST_FROZEN:
         gc.collect()
         gc.freeze()
         atexit.register(gc.unfreeze)  # Triton's binding tells of each of its objects that is left at the end

@@ -143,7 +143,7 @@ def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):
 def test_what_was_imported_is_frozen_once(tmp_path, monkeypatch, script, flags, status):
     """eval.py finds no run, after that."""
     frozen = []
-    monkeypatch.setattr(device.gc, "get_freeze_count", lambda: len(frozen))
+    monkeypatch.setattr(device.gc, "get_freeze_count", lambda: 10**6 * len(frozen))
     monkeypatch.setattr(device.gc, "freeze", lambda: frozen.append("all"))
     for _ in range(2):
         call(script, *SMOKE, *flags, cwd=tmp_path, status=status)
