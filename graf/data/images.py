@@ -190,9 +190,12 @@ def tell_of_joined(folders: list[Folder], items: list[Item], data: DataConfig) -
     """Log which few folders are one class, because a transforms.json above them names their images."""
     if "class" in name_pattern(data.name_pattern).parts:
         return
-    for index, folder in enumerate(folders):
-        inside = [item.file for item in items if item.class_index == index and item.file.is_relative_to(folder.path)]
-        places = [tuple(p for p in file.parent.relative_to(folder.path).parts if p not in PARTS_OF_A_SET) for file in inside]
+    files_of: list[list[Path]] = [[] for _ in folders]
+    for item in items:
+        files_of[item.class_index].append(item.file)
+    for folder, files in zip(folders, files_of, strict=True):
+        inside = [file.parent.relative_to(folder.path).parts for file in files if file.is_relative_to(folder.path)]
+        places = [tuple(part for part in parts if part not in PARTS_OF_A_SET) for parts in inside]
         depth = len(os.path.commonprefix(places))
         below = sorted({place[depth] for place in places if len(place) > depth})
         if 1 < len(below) <= MOST_JOINED:

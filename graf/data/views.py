@@ -74,14 +74,15 @@ class Views(Dataset, abc.ABC):
 
         Raises DataError where more classes are new than are missing.
         """
-        new = [name for name in self.class_names if name not in known]
-        missing = [number for number, name in enumerate(known) if name not in self.class_names]
+        first_of = {name: number for number, name in reversed(list(enumerate(known)))}
+        number_of = {name: first_of[name] for name in self.class_names if name in first_of}
+        new = [name for name in self.class_names if name not in number_of]
+        missing = [number for number, name in enumerate(known) if name not in number_of]
         if len(new) > len(missing):
             raise DataError(
                 f"the model knows {len(known)} classes ({listed(known)}), and not {listed(new)}; leave what is no such class "
                 "out of data.datadir, or name its folder as the model does"
             )
-        number_of = {name: known.index(name) for name in self.class_names if name in known}
         for name in new:  # whose folder may have been one of several of its name, which have longer ones
             fitting = [number for number in missing if f"{self._folder_of(name)}/".endswith(f"/{known[number]}/")]
             if len(fitting) == 1:

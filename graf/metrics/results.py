@@ -155,17 +155,18 @@ class ResultFile:
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:
             return {}
-        content = self._with_todays_digest(content)
+        content = {name: self._with_todays_digest(entry) for name, entry in self._with_todays_digest(content).items()}
         rendering = self.rendered_by.items()
         return {
-            name: self._with_todays_digest(entry)
+            name: entry
             for name, entry in content.items()
-            if name not in OF_IMAGES or (isinstance(entry, dict) and self._with_todays_digest(entry).items() >= rendering)
+            if name not in OF_IMAGES or (isinstance(entry, dict) and entry.items() >= rendering)
         }
 
     def _with_todays_digest(self, entry: object) -> Any:
         """The entry, if an earlier version wrote it of images that are rendered so, with the digest of this one."""
-        if isinstance(entry, dict) and entry.get("rendering_sha256") == older_rendering_sha256(self.config):
+        digest = entry.get("rendering_sha256") if isinstance(entry, dict) else None
+        if digest is not None and digest == older_rendering_sha256(self.config):
             return entry | self.rendered_by
         return entry
 

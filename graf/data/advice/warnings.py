@@ -152,8 +152,7 @@ def _other_heights(dataset: Views, data: DataConfig) -> Iterator[str]:
     heights = torch.rad2deg(torch.asin(1 - 2 * v)).sort().values
     stray = max(int(HIGHER_OR_LOWER / 2 * len(heights)), int(len(heights) >= FEWEST_WITH_STRAYS))  # at each end
     low, high = heights[stray].item(), heights[-1 - stray].item()
-    bottom, top = elevation_of_v(data.vmax), elevation_of_v(data.vmin)
-    middle = elevation_of_v(sum(data.v_range) / 2)
+    top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
     reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
     if not reaches or not low - FAR_DEG <= middle <= high + FAR_DEG:
         yield (

@@ -17,8 +17,9 @@ from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
 
 READERS = {"transforms": read_transforms, "eg3d": read_eg3d, "colmap": read_colmap}
-log = logging.getLogger("graf")
 FILES = {"transforms": TRANSFORMS, "eg3d": DATASET_JSON, "colmap": "COLMAP model"}
+
+log = logging.getLogger("graf")
 
 
 class Labelled(NamedTuple):
@@ -62,13 +63,13 @@ def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelle
 def with_classes_seen(labelled: Labelled) -> Labelled:
     """The images with the classes that have some: a network would learn nothing of a class whose images were all left out, and
     yet draw its objects."""
-    seen = sorted({item.class_index for item in labelled.items})
-    if len(seen) == len(labelled.class_names):
+    number_of = {index: number for number, index in enumerate(sorted({item.class_index for item in labelled.items}))}
+    if len(number_of) == len(labelled.class_names):
         return labelled
-    unseen = [name for index, name in enumerate(labelled.class_names) if index not in seen]
+    unseen = [name for index, name in enumerate(labelled.class_names) if index not in number_of]
     log.warning("no class: %s, whose images were all left out", listed(unseen))
-    items = [dataclasses.replace(item, class_index=seen.index(item.class_index)) for item in labelled.items]
-    return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in seen])
+    items = [dataclasses.replace(item, class_index=number_of[item.class_index]) for item in labelled.items]
+    return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in number_of])
 
 
 def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
