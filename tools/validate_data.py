@@ -19,7 +19,7 @@ from graf.camera import azimuth_and_v, sample_poses
 from graf.config import Config, DataConfig, config_of_ours, load_config
 from graf.config.advice import advice, advice_on_steps
 from graf.config.strict import one_line
-from graf.data import Views, build_dataset, resolve
+from graf.data import Views, build_dataset, resolve, with_cameras_of
 from graf.data.advice.summary import log_summary
 from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
@@ -62,7 +62,8 @@ def main() -> None:
         sheet.unlink(missing_ok=True)  # of an earlier check
     for message in advice(config, config_of_ours(arguments.config)):
         log.warning("%s", message)
-    dataset = build_dataset(config)
+    dataset = build_dataset(config, fits=True)
+    config = with_cameras_of(config, dataset)
     draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)

@@ -12,7 +12,7 @@ from graf.checkpoints.generator_loading import stored_config
 from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
 from graf.config import Config, config_of_ours, graf_config
 from graf.config.advice import advice, advice_on_steps
-from graf.data import Views, build_dataset, build_loader, resolve
+from graf.data import Views, build_dataset, build_loader, resolve, with_cameras_of, with_trained_cameras
 from graf.data.advice.summary import log_warnings
 from graf.data.advice.warnings import too_few_steps
 from graf.errors import CheckpointError
@@ -63,7 +63,9 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
         log.warning("%s", message)
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
-    dataset = processes.in_turn(lambda: build_dataset(config, cache, trained))
+    config = with_trained_cameras(config, trained)
+    dataset = processes.in_turn(lambda: build_dataset(config, cache, trained, fits=trained is None))
+    config = with_cameras_of(config, dataset)
     log_warnings(dataset, config)
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them

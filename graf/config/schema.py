@@ -109,7 +109,13 @@ class DataConfig:
         -1e6,
         1e6,
     )
-    fov: float = key(32.0, "horizontal field of view, degrees", 0.1, 179)
+    fov: float = key(
+        32.0,
+        "horizontal field of view, degrees; fov, radius, near and far, all four as by default, give way to those of a file of "
+        "cameras",
+        0.1,
+        179,
+    )
     orthographic: bool = key(False, "parallel rays, from a square of side far - near")
     camera_prior: Literal["circle", "front"] = key(
         "circle",
@@ -122,7 +128,8 @@ class DataConfig:
     elevation_std_deg: float = key(8.9, "camera_prior front: standard deviation of elevations, degrees (0.155 radians)", 0, 40)
     umin: float = key(
         0.0,
-        "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1",
+        "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1; umin and "
+        "umax as by default, and vmin and vmax too, give way to where the images' own cameras stand",
         -1,
         2,
         explained=_azimuth,

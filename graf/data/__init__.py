@@ -6,26 +6,27 @@ from pathlib import Path
 from graf.config import Config
 from graf.data.images import load_images
 from graf.data.loader import Batches, build_loader, images_on_device
-from graf.data.resolve import resolve, with_alpha
+from graf.data.resolve import resolve, with_alpha, with_cameras_of, with_trained_cameras
 from graf.data.toy_cars import load_toy_cars
 from graf.data.validation import check_fit, raise_or_skip
 from graf.data.views import Views, as_floats, sample_labels
 
 __all__ = [
     *("Batches", "Views", "as_floats", "build_dataset", "build_loader", "colours_only", "images_on_device", "resolve"),
-    "sample_labels",
+    *("sample_labels", "with_cameras_of", "with_trained_cameras"),
 ]
 
 
-def build_dataset(config: Config, cache: Path | None = None, trained: Config | None = None) -> Views:
+def build_dataset(config: Config, cache: Path | None = None, trained: Config | None = None, fits: bool = False) -> Views:
     """The config's data set, found or generated, and checked; decoded images are kept where a folder `cache` is named.
 
-    trained: the config of the checkpoint that goes on, with whose data.alpha the images are read where it is `auto` now. Raises
+    trained: the config of the checkpoint that goes on, with whose data.alpha the images are read where it is `auto` now. fits:
+    cameras of images that are not the default's are no fault, and `settings` of the data set, for `with_cameras_of`. Raises
     DataError with every fault at once.
     """
     config = with_alpha(config, trained)
     if config.data.type == "images":
-        return load_images(config, cache)
+        return load_images(config, cache, fits)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)
     return load_toy_cars(config.data)
 

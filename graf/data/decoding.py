@@ -158,6 +158,18 @@ def stored_orientation(file: str | os.PathLike) -> int:
     return found if found in range(2, 9) else 1
 
 
+def upright_size(file: str | os.PathLike) -> tuple[int, int] | None:
+    """Width and height of an image that is turned upright, by its header; None where it cannot be read."""
+    if not os.path.isfile(file):  # opening a pipe would block
+        return None
+    try:
+        with Image.open(file, formats=OPENED) as image:
+            size = image.size
+        return size if stored_orientation(file) < 5 else size[::-1]
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
 def square_side(width: int, height: int, center_crop: int) -> int:
     """Side in pixels of the centre square to crop from an image. Raises ValueError where center_crop does not fit."""
     largest = min(width, height)

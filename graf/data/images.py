@@ -14,6 +14,7 @@ from graf.config import Config, DataConfig
 from graf.config.name_pattern import name_pattern
 from graf.config.strict import listed, one_line
 from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
+from graf.data.cameras.seen_from import settings_of_places
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
 from graf.data.folders import (
     TRANSFORMS,
@@ -111,15 +112,17 @@ class ImageFolders(Views):
             raise DataError(f"{self.files[index]}: {error}") from error
 
 
-def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolders:
+def load_images(config: Config, cache_folder: Path | None = None, fits: bool = False) -> ImageFolders:
     """The images of a config, labelled and checked; kept decoded where a folder is named, as data.cache_gb says.
 
-    With data.on_bad_file: skip, faulty images are left out and logged. Raises DataError with all faults at once.
+    fits: values of `data` that are the default's give way to those of the images' cameras, `settings` of the data set. With
+    data.on_bad_file: skip, faulty images are left out and logged. Raises DataError with all faults at once.
     """
-    data = config.data
-    folders, faults, unread, mask_of = find_folders(data)
-    source = label_source(data, folders)
-    labelled = read_labels(folders, source, data)
+    folders, faults, unread, mask_of = find_folders(config.data)
+    source = label_source(config.data, folders)
+    labelled = read_labels(folders, source, config.data, fits)
+    data = dataclasses.replace(config.data, **labelled.settings)
+    config = dataclasses.replace(config, data=data)
     if source in READERS:  # files of cameras name images that are not those of the folders
         masks = find_masks([item.file for item in labelled.items if not item.mask], data.masks)
         mask_of, faults = masks.of, faults + doubted_masks(masks)
@@ -159,7 +162,9 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         data = dataclasses.replace(data, alpha=alpha_of_images([checked[row] for row in good_rows]))
     good = with_classes_seen(labelled._replace(items=[items[row] for row in good_rows]))
     thumbnails = torch.stack([checked[row].thumbnail for row in good_rows])
-    return ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
+    views = ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
+    views.settings = labelled.settings | (settings_of_places(views, data) if fits else {})
+    return views
 
 
 def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -> list[Item]:

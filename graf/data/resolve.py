@@ -1,5 +1,5 @@
-"""Decides data.alpha, data.box, discriminator.condition, the encoder and how long low resolution lasts by the data, and what
-the discriminator's heads see by the checkpoint that goes on, and writes them into a run's config.
+"""Decides the cameras that a run has, data.alpha, data.box, discriminator.condition, the encoder and how long low resolution
+lasts by the data, and what the discriminator's heads see by the checkpoint that goes on, and writes them into a run's config.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.
@@ -10,7 +10,10 @@ import logging
 
 from graf.config import Config
 from graf.config.older import FEATURE_SIZE_BEFORE
+from graf.data.cameras.seen_from import OF_AZIMUTHS, OF_HEIGHTS
 from graf.data.hull import data_box
+from graf.data.labels.placement import as_keys
+from graf.data.labels.settings import OF_CAMERAS, has_default
 from graf.data.views import KnownLabels, Views
 from graf.errors import ConfigError
 
@@ -38,6 +41,23 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
         return config
     config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed, trained)
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
+
+
+def with_trained_cameras(config: Config, trained: Config | None) -> Config:
+    """The config with the cameras of the checkpoint that goes on where its own are the default's: what the images' cameras told
+    at the first start holds for the whole run. A change is logged."""
+    if trained is None or trained.data.type != config.data.type:
+        return config
+    keys = [key for group in (OF_CAMERAS, OF_AZIMUTHS, OF_HEIGHTS) if has_default(config.data, group) for key in group]
+    values = {key: getattr(trained.data, key) for key in keys if getattr(trained.data, key) != getattr(config.data, key)}
+    if values:
+        log.info("%s, as the checkpoint has them", as_keys(values))
+    return _replace(config, "data", **values)
+
+
+def with_cameras_of(config: Config, dataset: Views) -> Config:
+    """The config with the `settings` of a data set that was built to fit its cameras."""
+    return _replace(config, "data", **dataset.settings)
 
 
 def without_encoder(config: Config, posed: bool, trained: Config | None = None) -> Config:

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -11,6 +10,7 @@ from graf.config.strict import one_line
 from graf.data.decoding import Frame, open_with_alpha, square_side, square_tensor, stored_orientation, thumbnail
 from graf.data.folders import Fault, Item
 from graf.data.image_cache import OPAQUE, ImageCache
+from graf.data.labels.framing import FOV_TOLERANCE_DEG, NARROWEST_FOV, fov_of_square
 from graf.data.labels.intrinsics import problem_of_shape
 from graf.data.masks import is_negative
 from graf.errors import DataError
@@ -21,8 +21,6 @@ from graf.runtime.threads import map_in_threads
 import numpy as np
 from torch import Tensor
 
-FOV_TOLERANCE_DEG = 0.5
-NARROWEST_FOV = 0.8  # of the narrowest photograph's field of view, below which data.fov cuts too much off
 LEAST_CLEAR = 0.05  # share of transparent pixels with which an image counts as cut out
 EXAMPLES = 3  # of images that a warning names
 LINES_SHOWN = 20
@@ -100,7 +98,7 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
     if problem := problem_of_shape(item.size, image.size):
         return CheckedImage(item, side, Fault(str(item.file), problem, of_image=True))
     if item.focal is not None and not data.orthographic:
-        fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # the crop keeps the focal length
+        fov = fov_of_square(item, image.size, data)
         if frame.side is None and abs(fov - data.fov) > FOV_TOLERANCE_DEG:
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")

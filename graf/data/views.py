@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
@@ -43,6 +43,7 @@ class Views(Dataset, abc.ABC):
     label_source: str = "none"  # where the cameras of images in folders come from: data.labels, resolved
     thumbnails: Tensor | None = None  # (N, 3, 8, 8) uint8, of images in folders
     confidence: list[float | None] | None = None  # in [0, 1], of the cameras of images in folders that were found
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # values of `data` that the cameras of images have
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:

@@ -2,18 +2,18 @@
 
 from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import DataConfig
+from graf.data.cameras.seen_from import WIDEST_GAP_DEG, largest_gap
 from graf.data.views import Views
 
 from torch import Tensor
 
-WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
 SOURCES = {"transforms": "transforms.json", "eg3d": "dataset.json", "colmap": "COLMAP's model", "filename": "file names"}
 
 
 def azimuth_span_deg(dataset: Views, data: DataConfig) -> float:
     """Degrees of azimuth over which objects are seen: those of the images' cameras, or those that training samples."""
     if dataset.posed:
-        return 360 - _largest_gap(azimuth_and_v(dataset.labels.pose_c2w)[0])[0]
+        return 360 - largest_gap(azimuth_and_v(dataset.labels.pose_c2w)[0])[0]
     return 360 * (data.u_range[1] - data.u_range[0])
 
 
@@ -31,7 +31,7 @@ def cameras_in_words(dataset: Views, data: DataConfig) -> str:
 
 
 def _azimuths(azimuth_deg: Tensor) -> str:
-    gap, before, after = _largest_gap(azimuth_deg)
+    gap, before, after = largest_gap(azimuth_deg)
     if gap <= WIDEST_GAP_DEG:
         return f"azimuths all around (largest gap {gap:.1f} degrees)"
     return f"azimuth {after:.0f} to {before:.0f} degrees" + (" across 0" if after > before else "")
@@ -39,13 +39,3 @@ def _azimuths(azimuth_deg: Tensor) -> str:
 
 def _elevations(v_low: float, v_high: float) -> str:
     return f"{elevation_of_v(v_high):.0f} to {elevation_of_v(v_low):.0f} degrees above the horizon"
-
-
-def _largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:
-    """The widest angle between neighbours on the circle, of azimuths (N,), and the azimuths before and after it; degrees."""
-    before = azimuth_deg.sort().values
-    after = before.roll(-1)
-    gaps = (after - before) % 360
-    widest = int(gaps.argmax())
-    gap = gaps[widest].item() or 360.0  # all are one
-    return gap, before[widest].item(), after[widest].item()

@@ -8,23 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from graf.camera import azimuth_and_v, elevation_of_v, v_of_elevation
+from graf.camera import elevation_of_v
 from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
+from graf.data.cameras.seen_from import other_azimuths, other_heights, u_of_azimuths, v_of_heights
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
-
-import torch
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
-FEWEST_OF_A_RING, FEWEST_WITH_STRAYS = 8, 20  # cameras, which tell how high they all stand, and that one stands elsewhere
-HIGHER_OR_LOWER = 0.05  # share of the cameras that may stand elsewhere
-SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -43,6 +39,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         *_repeated(dataset.files, evidence),
         *_backgrounds(data, evidence),
         *_unsure_cameras(dataset),
+        *_other_azimuths(dataset, data),
         *_other_heights(dataset, data),
     ]
 
@@ -144,21 +141,25 @@ def _unsure_cameras(dataset: Views) -> Iterator[str]:
         )
 
 
+def _other_azimuths(dataset: Views, data: DataConfig) -> Iterator[str]:
+    if azimuths := other_azimuths(dataset, data):
+        (low, high), of_azimuths = azimuths, u_of_azimuths(*azimuths)
+        prior = "" if data.camera_prior == "circle" else "data.camera_prior=circle "
+        yield (
+            f"the cameras stand at azimuths from {low:.0f} to {high:.0f} degrees, but samples, videos and measures look from "
+            f"{360 * data.u_range[0]:.0f} to {360 * data.u_range[1]:.0f}: set {prior}data.umin={of_azimuths['umin']:g} "
+            f"data.umax={of_azimuths['umax']:g}"
+        )
+
+
 def _other_heights(dataset: Views, data: DataConfig) -> Iterator[str]:
-    """Training takes posed images from their own cameras, and all that looks at a trained model takes its own."""
-    if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
-        return
-    _, v = azimuth_and_v(dataset.labels.pose_c2w)
-    heights = torch.rad2deg(torch.asin(1 - 2 * v)).sort().values
-    stray = max(int(HIGHER_OR_LOWER / 2 * len(heights)), int(len(heights) >= FEWEST_WITH_STRAYS))  # at each end
-    low, high = heights[stray].item(), heights[-1 - stray].item()
-    top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
-    reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
-    if not reaches or not low - FAR_DEG <= middle <= high + FAR_DEG:
+    if heights := other_heights(dataset, data):
+        (low, high), of_heights = heights, v_of_heights(*heights)
+        top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
         yield (
             f"the cameras stand {low:.0f} to {high:.0f} degrees above the horizon, but samples and videos are seen from "
             f"{middle:.0f}, and measures of shapes and eval.py --invert look from {bottom:.0f} to {top:.0f}: set "
-            f"data.vmin={v_of_elevation(high):.3g} data.vmax={v_of_elevation(low):.3g}"
+            f"data.vmin={of_heights['vmin']:g} data.vmax={of_heights['vmax']:g}"
         )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graf.config import DataConfig
 from graf.config.strict import listed
@@ -13,6 +13,7 @@ from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
 from graf.data.labels.names import items_by_name, names_have_cameras, unmatched_pattern, with_named_classes
 from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
+from graf.data.labels.settings import OF_CAMERAS, has_default, settings_of_cameras, with_lens
 from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
 
@@ -23,12 +24,14 @@ log = logging.getLogger("graf")
 
 
 class Labelled(NamedTuple):
-    """The images of folders with their labels, the classes' names, the number of elevation bins, and all faults."""
+    """The images of folders with their labels, the classes' names, the number of elevation bins, all faults, and the values of
+    `data` that their cameras have in place of the default's."""
 
     items: list[Item]
     class_names: list[str]
     n_elevations: int
     faults: list[Fault]
+    settings: dict[str, Any] = {}
 
 
 def label_source(data: DataConfig, folders: Sequence[Folder]) -> str:
@@ -46,18 +49,19 @@ def is_aligned(source: str, data: DataConfig) -> bool:
     return data.align_cameras == "always" or (data.align_cameras == "auto" and source in ("eg3d", "colmap"))
 
 
-def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelled:
-    """All images of the folders with the labels of a source from `label_source`."""
-    n_elevations = 1
+def read_labels(folders: list[Folder], source: str, data: DataConfig, fits: bool = False) -> Labelled:
+    """All images of the folders with the labels of a source from `label_source`. fits: with `settings` of a file's cameras,
+    against which these are checked."""
+    n_elevations, settings = 1, {}
     if source == "filename":
         items, n_elevations, faults = items_by_name(folders, data)
     elif source == "none":
         items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
         faults = unmatched_pattern(folders, data)
     else:
-        items, faults = items_by_files(folders, source, data)
+        items, faults, settings = _items_by_files(folders, source, data, fits)
     items, class_names = with_named_classes(items, folders, data)
-    return Labelled(items, class_names, n_elevations, faults)
+    return Labelled(items, class_names, n_elevations, faults, settings)
 
 
 def with_classes_seen(labelled: Labelled) -> Labelled:
@@ -74,7 +78,14 @@ def with_classes_seen(labelled: Labelled) -> Labelled:
 
 def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
     """The images named in the folders' files of cameras, and every fault of these."""
+    return _items_by_files(folders, source, data, fits=False)[:2]
+
+
+def _items_by_files(
+    folders: Sequence[Folder], source: str, data: DataConfig, fits: bool
+) -> tuple[list[Item], list[Fault], dict[str, Any]]:
     groups, faults, faulty, scaled = {}, [], set(), is_aligned(source, data)
+    fits = fits and not data.orthographic and has_default(data, OF_CAMERAS)
     for class_index, folder in enumerate(folders):
         if folder.cameras != source:
             cure = "add one, or set data.labels: filename or none"
@@ -84,16 +95,20 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)
-        try:
-            found = aligned(found, where, data) if scaled else found
-        except DataError as error:
-            wrong.append(Fault(where, str(error)))
-            found = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
         groups[where] = found
         faults += wrong
         if any(not fault.of_image for fault in wrong):
             faulty.add(where)
+    lens = with_lens([item for found in groups.values() for item in found], data, scaled) if fits else data
+    for where, found in groups.items() if scaled else ():
+        try:
+            groups[where] = aligned(found, where, lens)
+        except DataError as error:
+            faults.append(Fault(where, str(error)))
+            groups[where] = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
+    settings = settings_of_cameras(groups, lens, scaled) if fits else {}
+    data = dataclasses.replace(data, **settings)
     out_of_reach = depth_faults(groups, data, scaled)
     if all(fault.of_image for fault in out_of_reach) and not scaled:
         warn_of_radius({where: found for where, found in groups.items() if where not in faulty}, data)
-    return [item for found in groups.values() for item in found], faults + out_of_reach
+    return [item for found in groups.values() for item in found], faults + out_of_reach, settings

@@ -4,9 +4,11 @@ The suite's world has z up and the object at the origin; its unit is what data.r
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from graf.config import DataConfig
 from graf.data.folders import SPLITS, TRANSFORMS, Fault, Item
@@ -20,6 +22,7 @@ from torch import Tensor
 RADIUS_TOLERANCE = 0.05  # of data.radius
 SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
+HALF_WIDTHS = (0.25, 4.0)  # of a frame at its object, scene units: a field learns little of objects of other sizes
 OTHER_UNIT = 10.0  # times as far from the origin as the cameras of most files
 
 log = logging.getLogger("graf")
@@ -79,12 +82,12 @@ def depth_faults(groups: Mapping[str, list[Item]], data: DataConfig, scaled: boo
     faults = [fault for where, items in groups.items() for fault in _looking_away(items, where, data)]
     away = {where: torch.stack([item.pose_c2w[:, 3].norm() for item in items]).median() for where, items in groups.items()}
     usual = torch.stack(list(away.values())).median() if away else None
-    outside = [where for where, items in groups.items() if _outside(items, data).any()]
+    outside = [where for where, items in groups.items() if is_out_of_reach(items, data).any()]
     others = [where for where in outside if not usual / OTHER_UNIT <= away[where] <= usual * OTHER_UNIT]
     faults += [Fault(where, _other_unit(away[where].item(), usual.item())) for where in others]
     if alike := [where for where in outside if where not in others]:
         of_all = [item for where, items in groups.items() if where not in others for item in items]
-        faults.append(Fault(_listed(alike), _out_of_reach(of_all, data, scaled)))
+        faults.append(Fault(listed_places(alike), _out_of_reach(of_all, data, scaled)))
     return faults
 
 
@@ -103,31 +106,44 @@ def _looking_away(items: list[Item], where: str, data: DataConfig) -> list[Fault
     name = Path(where).name
     away = f"its camera in {name} looks away from the origin, where the object is expected"
     away += f"; {axes[data.camera_axes]}" if name in (TRANSFORMS, *SPLITS) else ""
-    return [Fault(str(items[i].file), away, of_image=True) for i in (_depth(items) <= 0).nonzero()[:, 0].tolist()]
+    return [Fault(str(items[i].file), away, of_image=True) for i in (depth_of_origin(items) <= 0).nonzero()[:, 0].tolist()]
 
 
-def _depth(items: list[Item]) -> Tensor:
+def depth_of_origin(items: Sequence[Item]) -> Tensor:
     """Planar depth (N,) of the origin in each camera, negative behind it."""
     pose_c2w = torch.stack([item.pose_c2w for item in items])
     return (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)
 
 
-def _outside(items: list[Item], data: DataConfig) -> Tensor:
+def is_out_of_reach(items: Sequence[Item], data: DataConfig) -> Tensor:
     """(N,) bool: the origin is in front of the camera, but not between near and far."""
-    depth, (near, far) = _depth(items), depth_bounds(torch.stack([item.pose_c2w for item in items]), data)
+    depth, (near, far) = depth_of_origin(items), depth_bounds(torch.stack([item.pose_c2w for item in items]), data)
     return (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
 
 
 def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
-    depth, outside = _depth(items), _outside(items, data)
+    depth, outside = depth_of_origin(items), is_out_of_reach(items, data)
     margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
     low, high = ahead.min().item(), ahead.max().item()
     example = items[int(outside.nonzero()[0])].file
+    cure = as_keys(reach(low, high, margin, scaled))
+    if not scaled and not has_usual_size(ahead.median().item(), data.fov):
+        cure = "data.align_cameras: always, which scales them to data.radius"
     return (
         f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as that "
         f"of {example.parent.name}/{example.name}, it is not between data.near {data.near:g} and data.far {data.far:g}; set "
-        f"{_reach(low, high, margin, scaled)}"
+        f"{cure}"
     )
+
+
+def half_width(fov_deg: float) -> float:
+    """Of a frame, in units of the distance."""
+    return math.tan(math.radians(fov_deg) / 2)
+
+
+def has_usual_size(distance: float, fov_deg: float) -> bool:
+    """Whether an object that fills the frame at this distance is about as large as the network's waves are made for."""
+    return HALF_WIDTHS[0] <= distance * half_width(fov_deg) <= HALF_WIDTHS[1]
 
 
 def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
@@ -136,39 +152,64 @@ def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
     groups: images by the file that has their cameras.
     """
     posed = [item for items in groups.values() for item in items if item.pose_c2w is not None]
-    distances = [item.pose_c2w[:, 3].norm().item() for item in posed]
-    if not distances:
+    if not posed:
         return
-    (low, high), (nearest, farthest) = data.radius, (min(distances), max(distances))
-    if nearest < low * (1 - RADIUS_TOLERANCE) or farthest > high * (1 + RADIUS_TOLERANCE):
+    distances, (low, high) = torch.stack([item.pose_c2w[:, 3].norm() for item in posed]), data.radius
+    if stands_elsewhere(distances, data):
+        nearest, farthest = distances.min().item(), distances.max().item()
         log.warning(
             "%s: the cameras are %.4g to %.4g from the origin, but data.radius, used for samples and videos, is %s; set "
             "data.radius: %s",
             *(
-                _listed(list(groups)),
+                listed_places(list(groups)),
                 nearest,
                 farthest,
                 f"{low:g}" if low == high else f"{low:g} to {high:g}",
-                _radius_of(nearest, farthest),
+                _as_written(_radius_of(nearest, farthest)),
             ),
         )
 
 
-def _listed(places: Sequence[str]) -> str:
+def stands_elsewhere(distances: Tensor, data: DataConfig) -> bool:
+    """Whether one of the cameras at such distances (N,) from the origin is clearly nearer or farther than data.radius."""
+    low, high = data.radius
+    return bool(distances.min() < low * (1 - RADIUS_TOLERANCE) or distances.max() > high * (1 + RADIUS_TOLERANCE))
+
+
+def listed_places(places: Sequence[str]) -> str:
+    """The first of some files, and how many more there are."""
     return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
 
 
-def _reach(low: float, high: float, margin: float, scaled: bool) -> str:
-    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them. Of a range of
-    radii they are the farthest camera's, and move with the others, so that near has to be in front of the nearest one too."""
+def reach(low: float, high: float, margin: float, scaled: bool) -> dict[str, Any]:
+    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them, for cameras that
+    have it at depths from low to high. Of a range of radii they are the farthest camera's, and move with the others, so that
+    near has to be in front of the nearest one too."""
     near = max(low - margin, low / 10) if scaled or _are_equal(low, high) else high - min(margin, 0.9 * low)
-    radius = "" if scaled else f"data.radius: {_radius_of(low, high)}, "
-    return f"{radius}data.near: {near:.6g} and data.far: {high + margin:.6g}"
+    radius = {} if scaled else {"radius": _radius_of(low, high)}
+    return radius | {"near": _rounded(near, 6), "far": _rounded(high + margin, 6)}
 
 
-def _radius_of(nearest: float, farthest: float) -> str:
+def _as_written(value: float | tuple[float, float]) -> str:
+    low, high = value if isinstance(value, tuple) else (value, value)
+    return f"{low:.6g}" if low == high else f'"{low:.6g},{high:.6g}"'
+
+
+def as_keys(settings: Mapping[str, Any]) -> str:
+    """Values of keys of `data` as they are written into a config, in a sentence."""
+    *first, last = (f"data.{key}: {_as_written(value)}" for key, value in settings.items())
+    return f"{', '.join(first)} and {last}"
+
+
+def _radius_of(nearest: float, farthest: float) -> tuple[float, float]:
     """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
-    return f"{(nearest + farthest) / 2:.4g}" if _are_equal(nearest, farthest) else f'"{nearest:.6g},{farthest:.6g}"'
+    if _are_equal(nearest, farthest):
+        return (_rounded((nearest + farthest) / 2, 4),) * 2
+    return _rounded(nearest, 6), _rounded(farthest, 6)
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
 
 
 def _are_equal(nearest: float, farthest: float) -> bool:

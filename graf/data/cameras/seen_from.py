@@ -1,0 +1,95 @@
+"""From where the images' cameras see the objects, beside umin..umax and vmin..vmax of `data`: from there all that looks at a
+trained model sees it, while training itself takes the images' own cameras."""
+
+import logging
+
+from graf.camera import azimuth_and_v, elevation_of_v, v_of_elevation
+from graf.config import DataConfig
+from graf.data.labels.placement import as_keys
+from graf.data.labels.settings import has_default
+from graf.data.views import Views
+
+import torch
+from torch import Tensor
+
+OF_AZIMUTHS, OF_HEIGHTS = ("umin", "umax"), ("vmin", "vmax")
+FEWEST_OF_A_RING, FEWEST_WITH_STRAYS = 8, 20  # cameras, which tell where they all stand, and that one stands elsewhere
+STRAYS = 0.05  # share of the cameras that may stand elsewhere
+SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
+BESIDE_DEG = 30.0  # of the cameras' azimuths, to which data.umin..umax may reach
+WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
+
+log = logging.getLogger("graf")
+
+
+def other_azimuths(dataset: Views, data: DataConfig) -> tuple[float, float] | None:
+    """From which to which azimuth in degrees the cameras stand, but for a few; None where they stand all around, or where
+    data.umin..umax lies there, or where they are too few."""
+    if not dataset.posed or len(dataset) < FEWEST_OF_A_RING:
+        return None
+    azimuth_deg, _ = azimuth_and_v(dataset.labels.pose_c2w)
+    gap, _, first = largest_gap(azimuth_deg)
+    if gap <= WIDEST_GAP_DEG or gap < 2 * _gaps(azimuth_deg)[1].sort().values[-2].item():  # a few places, all around
+        return None
+    low, high = (first + end for end in _ends((azimuth_deg - first) % 360))
+    left, right = (360 * u for u in data.u_range)
+    beside = (((left + right) / 2 - low + FAR_DEG) % 360) > high - low + 2 * FAR_DEG
+    if right - left <= high - low + 2 * BESIDE_DEG and not beside:
+        return None
+    return (low - 360, high - 360) if high > 360 else (low, high)
+
+
+def other_heights(dataset: Views, data: DataConfig) -> tuple[float, float] | None:
+    """From how many to how many degrees above the horizon the cameras stand, but for a few; None where these are the heights of
+    data.vmin..vmax, or where they are too few."""
+    if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
+        return None
+    _, v = azimuth_and_v(dataset.labels.pose_c2w)
+    low, high = _ends(torch.rad2deg(torch.asin(1 - 2 * v)))
+    top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
+    reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
+    return None if reaches and low - FAR_DEG <= middle <= high + FAR_DEG else (low, high)
+
+
+def u_of_azimuths(low: float, high: float) -> dict[str, float]:
+    """data.umin and data.umax of cameras at azimuths from low to high in degrees, by name."""
+    return {"umin": float(f"{low / 360:.3g}"), "umax": float(f"{high / 360:.3g}")}
+
+
+def v_of_heights(low: float, high: float) -> dict[str, float]:
+    """data.vmin and data.vmax of cameras that stand from low to high degrees above the horizon, by name."""
+    return {"vmin": float(f"{v_of_elevation(high):.3g}"), "vmax": float(f"{v_of_elevation(low):.3g}")}
+
+
+def settings_of_places(dataset: Views, data: DataConfig) -> dict[str, float]:
+    """data.umin and umax, and data.vmin and vmax, for the cameras of images, logged: pairs that are as by default where the
+    cameras stand elsewhere."""
+    settings = {}
+    if data.camera_prior == "circle" and has_default(data, OF_AZIMUTHS) and (azimuths := other_azimuths(dataset, data)):
+        settings |= (found := u_of_azimuths(*azimuths))
+        log.info("%s, because the cameras stand at azimuths from %.0f to %.0f degrees", as_keys(found), *azimuths)
+    if has_default(data, OF_HEIGHTS) and (heights := other_heights(dataset, data)):
+        settings |= (found := v_of_heights(*heights))
+        log.info("%s, because the cameras stand %.0f to %.0f degrees above the horizon", as_keys(found), *heights)
+    return settings
+
+
+def largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:
+    """The widest angle between neighbours on the circle, of azimuths (N,), and the azimuths before and after it; degrees."""
+    before, gaps = _gaps(azimuth_deg)
+    widest = int(gaps.argmax())
+    gap = gaps[widest].item() or 360.0  # all are one
+    return gap, before[widest].item(), before.roll(-1)[widest].item()
+
+
+def _gaps(azimuth_deg: Tensor) -> tuple[Tensor, Tensor]:
+    """Azimuths (N,) in ascending order, and the angle from each to the next one on the circle; degrees."""
+    ordered = azimuth_deg.sort().values
+    return ordered, (ordered.roll(-1) - ordered) % 360
+
+
+def _ends(values: Tensor) -> tuple[float, float]:
+    """The least and the largest of values (N,), but for the strays at each end."""
+    ordered = values.sort().values
+    stray = max(int(STRAYS / 2 * len(ordered)), int(len(ordered) >= FEWEST_WITH_STRAYS))
+    return ordered[stray].item(), ordered[-1 - stray].item()

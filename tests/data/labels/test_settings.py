@@ -1,0 +1,238 @@
+"""A config that leaves fov, radius, near and far as they are for the toy cars takes those of the images' own cameras."""
+
+import json
+import math
+from pathlib import Path
+
+from graf.camera import poses_at
+from graf.config import load_config
+from graf.data import build_dataset, with_cameras_of, with_trained_cameras
+from graf.data.advice.summary import log_warnings
+from graf.errors import DataError
+from graf.export.reconstruction import colmap_model
+
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "data"
+N = 12
+
+
+def config(folder, *keys):
+    values = [f"data.datadir={folder}", "data.imsize=16", "training.batch_size=1", "ray_sampler.rays_per_patch=256"]
+    return load_config(None, ["data.type=images", *values, "data.masks=none", *keys])
+
+
+def posed(folder, fov=50.0, radius=2.0, elevation_deg=20.0, size=(16, 16), azimuths=range(0, 360, 30), **content):
+    """Photographs around an object with their cameras in a transforms.json; radius: one of all, or of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    radii = radius if isinstance(radius, list) else [radius] * len(azimuths)
+    v = (1 - math.sin(math.radians(elevation_deg))) / 2
+    frames = []
+    for i, (azimuth_deg, distance) in enumerate(zip(azimuths, radii, strict=False)):
+        name = f"{i:02d}.png"
+        Image.new("RGB", size, (i, 20, 30)).save(folder / name)
+        matrix = [*poses_at(torch.tensor(float(azimuth_deg)), torch.tensor(v), distance).tolist(), [0, 0, 0, 1]]
+        frames.append({"file_path": name, "transform_matrix": matrix})
+    angle = {} if "fl_x" in content else {"camera_angle_x": math.radians(fov)}
+    (folder / "transforms.json").write_text(json.dumps({**angle, **content, "frames": frames}))
+    return folder
+
+
+def settings_of(folder, *keys):
+    """What the cameras told, and the config with it, which the images are read with again, without a word of theirs."""
+    dataset = build_dataset(config(folder, *keys), fits=True)
+    fitted = with_cameras_of(config(folder, *keys), dataset)
+    again = build_dataset(fitted, fits=True)
+    assert again.settings == {} and again.fingerprint == dataset.fingerprint == build_dataset(fitted).fingerprint
+    torch.testing.assert_close(again.labels.pose_c2w, dataset.labels.pose_c2w)
+    return dataset.settings
+
+
+def test_cameras_of_a_transforms_json_are_taken_whole(tmp_path, caplog):
+    folder = posed(tmp_path)
+    with pytest.raises(DataError, match="set data.fov: 50.00"):
+        build_dataset(config(folder))
+    caplog.set_level("INFO", "graf")
+    deep = 2.0 * math.tan(math.radians(25))  # half of what the frame shows at the object
+    expected = {
+        "fov": 50,
+        "radius": (2, 2),
+        "near": pytest.approx(2 - deep, abs=0.01),
+        "far": pytest.approx(2 + deep, abs=0.01),
+    }
+    assert settings_of(folder) == expected
+    assert f"data.fov: 50, data.radius: 2, data.near: 1.067 and data.far: 2.933, by the cameras of {folder}" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["data.fov=50", "data.radius=2", "data.near=1.1", "data.far=2.9", "data.orthographic=true"])
+def test_naming_one_of_the_keys_leaves_all_to_the_config(tmp_path, key):
+    with pytest.raises(DataError):
+        build_dataset(config(posed(tmp_path), key), fits=True)
+
+
+@pytest.mark.parametrize("radius", [3.6, 3.5])
+def test_cameras_like_those_of_the_default_change_nothing(tmp_path, radius):
+    assert settings_of(posed(tmp_path, 32.3, radius)) == {}
+
+
+@pytest.mark.parametrize("radii", [[1.5, 1.9, 2.4], [3.1, 5.0, 6.0], [3.6, 3.6, 7.0]])
+def test_cameras_at_several_distances_have_a_range_that_can_be_trained_with(tmp_path, radii):
+    assert settings_of(posed(tmp_path, 32.0, radii))["radius"] == (min(radii), max(radii))
+
+
+def test_what_a_file_does_not_tell_stays(tmp_path):
+    """Cameras without a focal length have that of the default."""
+    folder = posed(tmp_path, radius=2.0)
+    content = json.loads((folder / "transforms.json").read_text())
+    del content["camera_angle_x"]
+    (folder / "transforms.json").write_text(json.dumps(content))
+    found = settings_of(folder)
+    assert found["fov"] == 32 and found["radius"] == (2, 2)
+    assert found["far"] - 2 == pytest.approx(2 * math.tan(math.radians(16)), abs=0.01)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_field_of_view_is_that_of_the_centre_square(tmp_path, turned):
+    """Of photographs 24 x 16, whose camera_angle_x is of the width, and which may be stored turned."""
+    folder = posed(tmp_path, 60.0, 2.5, size=(24, 16))
+    if turned:
+        content = (folder / "transforms.json").read_text().replace(".png", ".jpg")
+        (folder / "transforms.json").write_text(content)
+        for file in sorted(folder.glob("*.png")):
+            exif = Image.Exif()
+            exif[ExifTags.Base.Orientation] = 6
+            with Image.open(file) as image:
+                image.transpose(Image.Transpose.ROTATE_90).save(file.with_suffix(".jpg"), exif=exif)
+            file.unlink()
+    assert settings_of(folder)["fov"] == pytest.approx(
+        2 * math.degrees(math.atan(16 / 24 * math.tan(math.radians(30)))), abs=0.01
+    )
+
+
+def test_a_centre_crop_shows_less(tmp_path):
+    folder = posed(tmp_path, 60.0, 2.5, size=(32, 32))
+    narrower = 2 * math.degrees(math.atan(20 / 32 * math.tan(math.radians(30))))
+    assert settings_of(folder, "data.center_crop=20")["fov"] == pytest.approx(narrower, abs=0.01)
+    with pytest.raises(DataError, match="smaller than data.center_crop 33"):
+        build_dataset(config(folder, "data.center_crop=33"), fits=True)
+
+
+def test_photographs_of_several_focal_lengths_are_cropped_to_the_narrowest(tmp_path):
+    folder = posed(tmp_path, radius=2.5, fl_x=12.0, w=16, h=16)
+    content = json.loads((folder / "transforms.json").read_text())
+    content["frames"][3]["fl_x"] = 16.0
+    (folder / "transforms.json").write_text(json.dumps(content))
+    assert settings_of(folder)["fov"] == pytest.approx(2 * math.degrees(math.atan(8 / 16)), abs=0.01)
+
+
+def test_the_radius_of_scaled_cameras_shows_as_much_as_the_default_does(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "sparse").mkdir()
+    names = [f"{i:02d}.png" for i in range(N)]
+    for i, name in enumerate(names):
+        Image.new("RGB", (16, 16), (i, 20, 30)).save(tmp_path / "images" / name)
+    poses = poses_at(30.0 * torch.arange(N), torch.tensor([0.4, 0.3] * (N // 2)), 70.0)
+    for name, text in colmap_model(names, poses.double().numpy(), 16, 60.0).items():
+        (tmp_path / "sparse" / name).write_text(text)
+    found = settings_of(tmp_path)
+    shown = 3.6 * math.tan(math.radians(16))
+    assert found["fov"] == pytest.approx(60, abs=0.01)
+    assert [distance * math.tan(math.radians(30)) for distance in found["radius"]] == pytest.approx([shown] * 2, rel=0.01)
+    assert (found["near"], found["far"]) == pytest.approx((found["radius"][0] - shown, found["radius"][0] + shown), abs=0.02)
+
+
+def test_cameras_in_another_unit_are_told_how_they_are_scaled(tmp_path):
+    folder = posed(tmp_path, 40.0, 3600.0)
+    with pytest.raises(DataError, match="set data.align_cameras: always, which scales them to data.radius"):
+        build_dataset(config(folder), fits=True)
+    found = settings_of(folder, "data.align_cameras=always")
+    assert found["radius"][0] * math.tan(math.radians(20)) == pytest.approx(3.6 * math.tan(math.radians(16)), rel=0.01)
+
+
+def test_cameras_that_look_away_are_faults_as_before(tmp_path):
+    with pytest.raises(DataError, match="looks away from the origin.*camera_axes: opencv"):
+        build_dataset(config(posed(tmp_path), "data.camera_axes=opencv"), fits=True)
+    (tmp_path / "00.png").unlink()
+    with pytest.raises(DataError) as missing:
+        build_dataset(config(tmp_path), fits=True)
+    assert "the file of this frame is missing" in str(missing.value) and "data.fov" not in str(missing.value)
+
+
+def test_the_heights_are_those_of_the_cameras(tmp_path, caplog):
+    caplog.set_level("INFO", "graf")
+    v = (1 - math.sin(math.radians(50))) / 2
+    found = settings_of(posed(tmp_path / "high", 32.0, 3.6, elevation_deg=50))
+    assert found == {"vmin": pytest.approx(v, abs=1e-3), "vmax": pytest.approx(v, abs=1e-3)}
+    assert "because the cameras stand 50 to 50 degrees above the horizon" in caplog.text
+    assert settings_of(posed(tmp_path / "usual", 32.0, 3.6)) == {}
+    assert build_dataset(config(tmp_path / "high", "data.vmin=0.2"), fits=True).settings == {}
+    assert build_dataset(config(tmp_path / "high", "data.labels=none"), fits=True).settings == {}
+
+
+@pytest.mark.parametrize(
+    "azimuths, expected",
+    [
+        (range(220, 320, 5), [225, 310]),  # but for one at each end
+        ([*range(0, 50, 10), *range(310, 360, 10)], [-50, 40]),
+        ([90] * 8, [90, 90]),
+        (range(0, 270, 30), [0, 240]),
+        ([*range(0, 360, 120)] * 3, []),  # a few places, all around
+        ([0, 180] * 4, []),
+        (range(0, 360, 45), []),
+        ([10, 20, 30], []),  # too few to tell
+    ],
+)
+def test_the_azimuths_are_those_of_the_cameras(tmp_path, azimuths, expected):
+    found = settings_of(posed(tmp_path, 32.0, 3.6, azimuths=azimuths))
+    assert [360 * found[key] for key in ("umin", "umax") if key in found] == pytest.approx(expected, abs=0.4)
+
+
+def test_faces_that_look_elsewhere_than_the_prior_are_told_of(tmp_path, caplog):
+    """Fronts of a file are at azimuth 270 where their world had y up."""
+    for place, azimuths in (("elsewhere", range(240, 300, 5)), ("in_front", [*range(330, 360, 5), *range(0, 35, 5)])):
+        settings = config(posed(tmp_path / place, 32.0, 3.6, azimuths=azimuths), "data.camera_prior=front")
+        dataset = build_dataset(settings, fits=True)
+        assert dataset.settings == {}
+        caplog.clear()
+        log_warnings(dataset, settings)
+        cure = "set data.camera_prior=circle data.umin=0.667 data.umax=0.819"
+        assert ("look from -34 to 34: " + cure in caplog.text) == (place == "elsewhere")
+        assert ("stand at azimuths from 240 to 295" in caplog.text) == (place == "elsewhere")
+
+
+def test_names_tell_heights_alone(tmp_path):
+    for azimuth in range(0, 360, 30):
+        Image.new("RGB", (16, 16), (azimuth // 2, 0, 0)).save(tmp_path / f"0_{azimuth:04d}.png")
+    assert settings_of(tmp_path, "data.v=[0.1]") == {"vmin": 0.1, "vmax": 0.1}
+
+
+def test_a_run_that_goes_on_keeps_its_cameras(tmp_path, caplog):
+    caplog.set_level("INFO", "graf")
+    before = config(tmp_path, "data.fov=50", "data.radius=2", "data.near=1.1", "data.far=2.9", "data.vmax=0.4")
+    now = with_trained_cameras(config(tmp_path), before)
+    assert now == before
+    assert (
+        "data.fov: 50, data.radius: 2, data.near: 1.1, data.far: 2.9 and data.vmax: 0.4, as the checkpoint has them"
+        in caplog.text
+    )
+    own = config(tmp_path, "data.near=1", "data.vmin=0.1")
+    assert with_trained_cameras(own, before) == own == with_trained_cameras(own, None)
+    cars = load_config(None, [])
+    assert with_trained_cameras(cars, before) == cars
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("real_cars", {"fov": 50, "radius": (2.75, 2.75), "near": 1.47, "far": 4.03, "vmin": 0.425, "vmax": 0.453}),
+        ("toys/car_posed", {"fov": 20, "radius": (5.89, 5.89), "near": 4.85, "far": 6.93, "vmin": 0.0381, "vmax": 0.5}),
+        ("cars", {}),
+    ],
+)
+def test_real_sets_need_no_key(name, expected):
+    if not (SHARED / name).is_dir():
+        pytest.skip("the shared real sets are not here")
+    found = build_dataset(config(SHARED / name), fits=True).settings
+    assert found == {key: pytest.approx(value, rel=0.002) for key, value in expected.items()}

@@ -1,0 +1,72 @@
+"""Photographs with cameras of their own train as they are, without a key that says where the cameras stood."""
+
+import json
+import math
+import shutil
+
+from graf.camera import poses_at
+from graf.config import load_config
+
+import pytest
+import torch
+from command_line import SMOKE, call
+from PIL import Image
+
+RUN = ["train.py", *SMOKE, "--data_dir", "photos", "--set", "training.batch_size=2", "training.sample_every=0"]
+
+
+def posed(folder, n, radius):
+    folder.mkdir(parents=True, exist_ok=True)
+    frames = []
+    for i in range(n):
+        Image.new("RGB", (16, 16), (20 * i, 20, 30)).save(folder / f"{i}.png")
+        matrix = [*poses_at(torch.tensor(360.0 * i / n), torch.tensor(0.1), radius).tolist(), [0, 0, 0, 1]]
+        frames.append({"file_path": f"{i}.png", "transform_matrix": matrix})
+    content = {"camera_angle_x": math.radians(50), "frames": frames}
+    (folder / "transforms.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    posed(tmp_path / "photos", 8, 2.0)
+    said = call(*RUN, "--max_steps", "1", cwd=tmp_path)
+    assert (
+        "data.fov: 50, data.radius: 2, data.near: 1.067 and data.far: 2.933, by the cameras of photos/transforms.json" in said
+    )
+    assert "data.vmin: 0.1 and data.vmax: 0.1, because the cameras stand 53 to 53 degrees above the horizon" in said
+    assert "horizon, but samples" not in said
+    return tmp_path
+
+
+def cameras(folder, run="smoke"):
+    data = load_config(folder / "results" / run / "config.yaml").data
+    return data.fov, data.radius, data.near, data.far, data.vmin, data.vmax
+
+
+FOUND = 50, (2, 2), 1.067, 2.933, 0.1, 0.1
+
+
+def test_a_run_has_the_cameras_of_its_photographs_from_then_on(folder):
+    assert cameras(folder) == FOUND
+    said = call(*RUN, "--max_steps", "2", cwd=folder)
+    assert "data.far: 2.933, data.vmin: 0.1 and data.vmax: 0.1, as the checkpoint has them" in said
+    changed = [line for line in said.splitlines() if "changed since the checkpoint" in line]
+    assert changed == ["training.max_steps changed since the checkpoint: 1 -> 2"] and "step 2 of 2" in said
+    assert cameras(folder) == FOUND
+    measured = ["metrics.n_real=8", "metrics.n_fake=8"]
+    assert "kid" in call("eval.py", "--run", "results/smoke", "--metrics", "kid", "--set", *measured, cwd=folder).lower()
+
+
+def test_other_photographs_do_not_move_a_runs_cameras(folder):
+    shutil.rmtree(folder / "photos")
+    posed(folder / "photos", 8, 2.5)
+    said = call(*RUN, "--max_steps", "2", cwd=folder)
+    assert "the cameras are 2.5 to 2.5 from the origin, but data.radius, used for samples and videos, is 2" in said
+    assert cameras(folder) == FOUND
+    said = call(*RUN, "expname=other", "--max_steps", "1", cwd=folder)
+    assert cameras(folder, "other")[:2] == (50, (2.5, 2.5)) and "as the checkpoint" not in said
+
+
+def test_validate_data_takes_the_cameras_that_training_would(folder):
+    said = call("tools/validate_data.py", "--data_dir", "photos", cwd=folder)
+    assert "data.fov: 50, data.radius: 2" in said and "no faults" in said and "cameras stand 53 to 53 degrees above" in said
