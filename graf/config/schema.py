@@ -128,8 +128,8 @@ class DataConfig:
     elevation_std_deg: float = key(8.9, "camera_prior front: standard deviation of elevations, degrees (0.155 radians)", 0, 40)
     umin: float = key(
         0.0,
-        "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1; umin and umax "
-        "as by default, and vmin and vmax too, give way to where the images' own cameras stand",
+        "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1; umin "
+        "and umax as by default, and vmin and vmax too, give way to where the images' own cameras stand",
         -1,
         2,
         explained=_azimuth,
