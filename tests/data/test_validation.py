@@ -166,6 +166,14 @@ def test_an_image_that_two_frames_name(tmp_path):
         ({"fl_x": 10, "fl_y": 12}, "fl_x 10 and fl_y 12 differ"),
         ({"w": 100, "h": 50, "cx": 101, "cy": 25}, "cx 101 and cy 25 are outside the image"),
         ({"camera_angle_x": 10**400}, "camera_angle_x must lie between"),
+        ({"w": 8, "h": 8, "fl_y": 20}, "fl_x 13.9497 and fl_y 20 differ, by the angles, but pixels must be square"),
+        ({"w": 8, "h": 8, "camera_angle_y": 0.8}, "fl_x 13.9497 and fl_y 9.46089 differ, by the angles"),
+        (
+            {"camera_model": "OPENCV_FISHEYE"},
+            "camera_model OPENCV_FISHEYE bends straight lines; run `colmap image_undistorter`",
+        ),
+        ({"is_fisheye": True}, "is_fisheye: true bends straight lines"),
+        ({"k1": 0.1, "k2": -0.3}, "k2 -0.3 bends straight lines"),
     ],
 )
 def test_cameras_that_are_no_pinholes(tmp_path, content, problem):
@@ -184,6 +192,31 @@ def test_what_is_not_heeded_of_a_camera_is_said(tmp_path, caplog):
     put_transforms(tmp_path, frames, w=100, h=100, cx=53, cy=50, k1=0.1)
     build_dataset(config(tmp_path))
     assert "transforms.json: ignoring k1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"camera_model": "OPENCV", "is_fisheye": False, "k1": 0.1},
+        {"w": 8, "h": 8, "camera_angle_y": math.radians(32)},
+        {"w": 16, "h": 8, "camera_angle_y": 2 * math.atan(math.tan(math.radians(16)) / 2)},
+    ],
+)
+def test_cameras_that_are_pinholes(tmp_path, content):
+    size = (16, 8) if content.get("w") == 16 else (8, 8)
+    put(tmp_path / "a.png", size=size)
+    put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix(0.0)}], **content)
+    assert build_dataset(config(tmp_path, **{"data.fov": 32 if size == (8, 8) else 16.33})).posed
+
+
+def test_an_optical_axis_is_in_pixels_of_the_image_where_no_size_is_given(tmp_path):
+    put(tmp_path / "a.png", size=(20, 10))
+    frames = [{"file_path": "a.png", "transform_matrix": matrix(0.0)}]
+    found = []
+    for size in ({}, {"w": 20, "h": 10}):
+        put_transforms(tmp_path, frames, cx=12, cy=5, **size)
+        found.append(build_dataset(config(tmp_path, **{"data.imsize": 16, "data.fov": 16})).frames)
+    assert found[0] == found[1] and found[0][0].centre[0] > 0.05
 
 
 def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog):

@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from graf.config.strict import shown
+from graf.config.strict import one_line, shown
 
 DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
 FAINT_DISTORTION, STRONG_DISTORTION = 1e-3, 0.2
+BENDING_MODELS = ("FISHEYE", "EQUIRECTANGULAR", "OMNIDIRECTIONAL", "VR180")  # parts of their names
+STRAIGHTEN = "run `colmap image_undistorter`, or another tool that undistorts photographs, and take its cameras"
 SMALL = 0.01  # share of the focal length by which fl_y may differ
 SAME_SHAPE = 0.02  # by which ratios of width to height may differ
 FARTHEST_AXIS = 0.5  # of the optical axis from the centre, in units of the width
@@ -26,13 +28,19 @@ class Lens(NamedTuple):
 
 
 def lens(frame: Mapping[str, Any]) -> Lens:
-    """The lens of a frame with keys as in transforms.json: camera_angle_x, or fl_x and w; fl_y, cx, cy, h.
+    """The lens of a frame with keys as in transforms.json: camera_angle_x, or fl_x and w; fl_y or camera_angle_y, cx, cy, h.
 
-    Raises ValueError for an impossible focal length, pixels that are not square, and an optical axis outside the image.
+    Raises ValueError for an impossible focal length, a lens that bends straight lines, pixels that are not square, and an
+    optical axis outside the image.
     """
-    fl_x, fl_y, width, height = (number(frame.get(key)) for key in ("fl_x", "fl_y", "w", "h"))
+    if bending := _bending(frame):
+        raise ValueError(f"{bending} bends straight lines; {STRAIGHTEN}")
+    width, height = number(frame.get("w")), number(frame.get("h"))
+    fl_x = number(frame.get("fl_x")) if "fl_x" in frame else _focal_length(frame.get("camera_angle_x"), width)
+    fl_y = number(frame.get("fl_y")) if "fl_y" in frame else _focal_length(frame.get("camera_angle_y"), height)
     if fl_x > 0 and abs(fl_y / fl_x - 1) > SMALL:
-        raise ValueError(f"fl_x {fl_x:g} and fl_y {fl_y:g} differ, but pixels must be square; resize the images")
+        source = "" if {"fl_x", "fl_y"} <= frame.keys() else " by the angles,"
+        raise ValueError(f"fl_x {fl_x:g} and fl_y {fl_y:g} differ,{source} but pixels must be square; resize the images")
     axis = tuple(_offset(frame.get(key), length, width) for key, length in (("cx", width), ("cy", height)))
     if max(map(abs, axis)) > FARTHEST_AXIS:
         raise ValueError(f"cx {shown(frame.get('cx'))} and cy {shown(frame.get('cy'))} are outside the image; export it again")
@@ -47,6 +55,22 @@ def lens(frame: Mapping[str, Any]) -> Lens:
     if fl_x > 0 and width > 0:
         return Lens(fl_x / width, axis, size)
     raise ValueError(f"fl_x and w must be pixels above 0, found {shown(frame['fl_x'])} and {shown(frame.get('w'))}")
+
+
+def _focal_length(angle: Any, length: float) -> float:
+    """In pixels, of a side with so many of them that is seen under an angle in radians."""
+    return length / (2 * math.tan(number(angle) / 2)) if 0 < number(angle) < math.pi else math.nan
+
+
+def _bending(frame: Mapping[str, Any]) -> str | None:
+    """What of a frame says that its lens is far from a pinhole's: a model (nerfstudio), a flag (instant-ngp), a coefficient."""
+    model = str(frame.get("camera_model", ""))
+    if any(kind in model.upper() for kind in BENDING_MODELS):
+        return f"camera_model {one_line(model)}"
+    if frame.get("is_fisheye") is True:
+        return "is_fisheye: true"
+    strong = [key for key in DISTORTIONS if abs(number(frame.get(key))) > STRONG_DISTORTION]
+    return f"{strong[0]} {number(frame[strong[0]]):g}" if strong else None
 
 
 def problem_of_shape(of_camera: tuple[float, float] | None, size: tuple[int, int]) -> str | None:

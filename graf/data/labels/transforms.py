@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.strict import one_line, shown
-from graf.data.decoding import EXTENSIONS
+from graf.data.decoding import EXTENSIONS, upright_size
 from graf.data.folders import Fault, Item, camera_files, is_within
 from graf.data.labels.intrinsics import Lens, distortions, lens
 
@@ -70,6 +70,8 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(where, str(error), of_image=True))
         intrinsics = with_shared(content, frame)
+        if image and "w" not in intrinsics and ("cx" in intrinsics or "cy" in intrinsics) and (size := upright_size(image)):
+            intrinsics |= {"w": size[0], "h": size[1]}
         try:
             pose_c2w = rigid_pose(frame.get("transform_matrix"))
         except ValueError as error:
