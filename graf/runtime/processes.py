@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from itertools import islice
@@ -30,6 +31,8 @@ log = logging.getLogger("graf")
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # of tensors; status codes go through the CPU and keep no GPU waiting
 TIMEOUT = timedelta(hours=2)  # longer than the first rank measures FID or makes toy cars, while the others wait
+MEETING_TIMEOUT = timedelta(minutes=15)  # of all processes at the start, on machines that may start one after the other
+PATIENCE_S = 20  # until it is said that this process waits for the others at the start
 TENSOR_TIMEOUT = timedelta(minutes=5)  # of an exchange that all ranks have agreed to
 INTERFACES = "with several networks GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface to take, such as eth0"
 RAN_OUT = 500  # status of a rank that ran out of memory where it cannot simply retry; signals are below it
@@ -225,10 +228,10 @@ def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device
         yield ALONE, choose_device(device_name)
         return
     processes, level = Processes(rank, world_size), log.level
-    if not processes.first:
-        log.setLevel(logging.ERROR)
     try:
         _connect()
+        if not processes.first:
+            log.setLevel(logging.ERROR)
         with _ending_together(processes):
             device = _own_device(device_name, local_rank)
             require_one_model(processes, device)
@@ -332,10 +335,17 @@ def _connect() -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise GrafError(f"environment variable {missing[0]}: not set, but WORLD_SIZE is; start the run with torchrun")
+    where, n_processes = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", os.environ["WORLD_SIZE"]
+    waiting = threading.Timer(PATIENCE_S, log.info, ("waiting at %s for all %s processes of the run", where, n_processes))
+    waiting.daemon = True
+    waiting.start()
     try:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
+        store.set_timeout(TIMEOUT)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GrafError(
             f"the run's processes cannot be reached at {where} ({str(error).splitlines()[0]}); {INTERFACES}"
         ) from None
+    finally:
+        waiting.cancel()

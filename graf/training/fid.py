@@ -46,6 +46,8 @@ def _save_best(state: TrainState, result: dict) -> None:
     kept = None if not file.exists() else record.metrics["best"] if record else before
     best = new_best(result, kept, metric, state.step)
     if best is None:
+        if kept and kept["step"] <= state.step:  # by this run, before it was killed and began again
+            state.best = kept
         return
     state.best = best
     try:

@@ -492,6 +492,21 @@ def test_a_process_that_is_lost_in_the_middle_of_a_step_ends_the_other(tmp_path,
     assert step == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_whose_others_never_come_says_that_it_waits_and_ends(monkeypatch, caplog, rank):
+    caplog.set_level("INFO", "graf")
+    monkeypatch.setattr(ranks, "MEETING_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(ranks, "PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    told = f"the run's processes cannot be reached at 127.0.0.1:{port}"
+    with pytest.raises(GrafError, match=told), ranks.processes_of_run("cpu"):
+        pytest.fail("there is no other process")
+    assert f"waiting at 127.0.0.1:{port} for all 2 processes of the run" in caplog.text
+
+
 def test_no_thread_of_the_connection_is_left_at_the_end(folder):
     """One that wants Python's lock while Python is taken down ends the process by SIGABRT, whatever its exit status."""
     for rank in range(2):

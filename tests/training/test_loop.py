@@ -286,6 +286,9 @@ def test_the_best_so_far_is_that_of_the_runs_folder(build, monkeypatch):
     assert kept_after(0.2) == 0.2
     state.best = None  # of an earlier checkpoint
     assert kept_after(0.25) == 0.2
+    assert state.best["value"] == 0.2  # as if it had never been killed
+    state.step, state.best = state.step - 1, before  # gone back to a step at which that was not yet measured
+    assert kept_after(0.25) == 0.2 and state.best is before
 
 
 def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
