@@ -62,7 +62,7 @@ def main() -> None:
         sheet.unlink(missing_ok=True)  # of an earlier check
     for message in advice(config, config_of_ours(arguments.config)):
         log.warning("%s", message)
-    dataset = build_dataset(config, fits=True)
+    dataset = build_dataset(config, take_cameras=True)
     config = with_cameras_of(config, dataset)
     draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"

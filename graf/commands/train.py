@@ -10,6 +10,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import stored_config
 from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
+from graf.commands.run_files import lies_in
 from graf.config import Config, config_of_ours, graf_config
 from graf.config.advice import advice, advice_on_steps
 from graf.data import Views, build_dataset, build_loader, resolve, with_cameras_of, with_trained_cameras
@@ -63,8 +64,9 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
         log.warning("%s", message)
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
-    config = with_trained_cameras(config, trained)
-    dataset = processes.in_turn(lambda: build_dataset(config, cache, trained, fits=trained is None))
+    goes_on = trained is not None and lies_in(config.run_dir, checkpoint)
+    config = with_trained_cameras(config, trained) if goes_on else config
+    dataset = processes.in_turn(lambda: build_dataset(config, cache, trained, take_cameras=not goes_on))
     config = with_cameras_of(config, dataset)
     log_warnings(dataset, config)
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")

@@ -64,6 +64,18 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(map(one_line, names[:most])) + (", ..." if len(names) > most else "")
 
 
+def keys_in_words(settings: Mapping[str, float | tuple[float, float]], section: str = "data") -> str:
+    """Values of a section's keys, for a message: as they are written into a config."""
+    *first, last = (f"{section}.{key}: {as_written(value)}" for key, value in settings.items())
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def as_written(value: float | tuple[float, float]) -> str:
+    """A number or a range as it is written into a config."""
+    low, high = value if isinstance(value, tuple) else (value, value)
+    return f"{low:.6g}" if low == high else f'"{low:.6g},{high:.6g}"'
+
+
 def one_line(text: str) -> str:
     """A name, for a message: without line breaks and control characters, and not too long."""
     if len(text) > LONGEST_NAME:

@@ -17,16 +17,18 @@ __all__ = [
 ]
 
 
-def build_dataset(config: Config, cache: Path | None = None, trained: Config | None = None, fits: bool = False) -> Views:
+def build_dataset(
+    config: Config, cache: Path | None = None, trained: Config | None = None, take_cameras: bool = False
+) -> Views:
     """The config's data set, found or generated, and checked; decoded images are kept where a folder `cache` is named.
 
-    trained: the config of the checkpoint that goes on, with whose data.alpha the images are read where it is `auto` now. fits:
-    cameras of images that are not the default's are no fault, and `settings` of the data set, for `with_cameras_of`. Raises
-    DataError with every fault at once.
+    trained: the config of the checkpoint that goes on, with whose data.alpha the images are read where it is `auto` now.
+    take_cameras: images' cameras that are not the default's are no fault, and the data set's `camera_settings`, which
+    `with_cameras_of` writes into a config. Raises DataError with every fault at once.
     """
     config = with_alpha(config, trained)
     if config.data.type == "images":
-        return load_images(config, cache, fits)
+        return load_images(config, cache, take_cameras)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)
     return load_toy_cars(config.data)
 

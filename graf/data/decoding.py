@@ -154,7 +154,11 @@ def stored_orientation(file: str | os.PathLike) -> int:
     """How a JPEG's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for other
     images, whose EXIF data are rare."""
     with Image.open(file, formats=OPENED) as image:
-        found = image.getexif().get(ExifTags.Base.Orientation) if image.format in ("JPEG", "MPO") else None
+        return _orientation(image)
+
+
+def _orientation(image: Image.Image) -> int:
+    found = image.getexif().get(ExifTags.Base.Orientation) if image.format in ("JPEG", "MPO") else None
     return found if found in range(2, 9) else 1
 
 
@@ -164,8 +168,7 @@ def upright_size(file: str | os.PathLike) -> tuple[int, int] | None:
         return None
     try:
         with Image.open(file, formats=OPENED) as image:
-            size = image.size
-        return size if stored_orientation(file) < 5 else size[::-1]
+            return image.size if _orientation(image) < 5 else image.size[::-1]
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
 

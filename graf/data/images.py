@@ -113,16 +113,16 @@ class ImageFolders(Views):
             raise DataError(f"{self.files[index]}: {error}") from error
 
 
-def load_images(config: Config, cache_folder: Path | None = None, fits: bool = False) -> ImageFolders:
+def load_images(config: Config, cache_folder: Path | None = None, take_cameras: bool = False) -> ImageFolders:
     """The images of a config, labelled and checked; kept decoded where a folder is named, as data.cache_gb says.
 
-    fits: values of `data` that are the default's give way to those of the images' cameras, `settings` of the data set. With
-    data.on_bad_file: skip, faulty images are left out and logged. Raises DataError with all faults at once.
+    take_cameras: values of `data` that are the default's give way to those of the images' cameras, which are the data set's
+    `camera_settings`. With data.on_bad_file: skip, faulty images are left out and logged. Raises DataError with all faults.
     """
     folders, faults, unread, mask_of = find_folders(config.data)
     source = label_source(config.data, folders)
-    labelled = read_labels(folders, source, config.data, fits)
-    data = dataclasses.replace(config.data, **labelled.settings)
+    labelled = read_labels(folders, source, config.data, take_cameras)
+    data = dataclasses.replace(config.data, **labelled.camera_settings)
     config = dataclasses.replace(config, data=data)
     if source in READERS:  # files of cameras name images that are not those of the folders
         masks = find_masks([item.file for item in labelled.items if not item.mask], data.masks)
@@ -164,7 +164,7 @@ def load_images(config: Config, cache_folder: Path | None = None, fits: bool = F
     good = with_classes_seen(labelled._replace(items=[items[row] for row in good_rows]))
     thumbnails = torch.stack([checked[row].thumbnail for row in good_rows])
     views = ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
-    views.settings = labelled.settings | (settings_of_places(views, data) if fits else {})
+    views.camera_settings = labelled.camera_settings | (settings_of_places(views, data) if take_cameras else {})
     return views
 
 

@@ -9,11 +9,12 @@ import dataclasses
 import logging
 
 from graf.config import Config
+from graf.config.checks import check_config
 from graf.config.older import FEATURE_SIZE_BEFORE
+from graf.config.strict import keys_in_words
 from graf.data.cameras.seen_from import OF_AZIMUTHS, OF_HEIGHTS
 from graf.data.hull import data_box
-from graf.data.labels.placement import as_keys
-from graf.data.labels.settings import OF_CAMERAS, has_default
+from graf.data.labels.own_cameras import OF_CAMERAS, has_default
 from graf.data.views import KnownLabels, Views
 from graf.errors import ConfigError
 
@@ -43,21 +44,25 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
-def with_trained_cameras(config: Config, trained: Config | None) -> Config:
-    """The config with the cameras of the checkpoint that goes on where its own are the default's: what the images' cameras told
-    at the first start holds for the whole run. A change is logged."""
-    if trained is None or trained.data.type != config.data.type:
+def with_trained_cameras(config: Config, trained: Config) -> Config:
+    """The config of a run that goes on with the cameras that it was `trained` with where its own are the default's: what the
+    images' cameras told at the first start holds for the whole run. A change is logged."""
+    data, before = config.data, trained.data
+    groups = [OF_CAMERAS] * (data.orthographic == before.orthographic)
+    groups += [OF_AZIMUTHS, OF_HEIGHTS] * (data.camera_prior == before.camera_prior == "circle")
+    keys = [key for group in groups if has_default(data, group) for key in group]
+    values = {key: getattr(before, key) for key in keys if getattr(before, key) != getattr(data, key)}
+    if data.type != before.type or not values:
         return config
-    keys = [key for group in (OF_CAMERAS, OF_AZIMUTHS, OF_HEIGHTS) if has_default(config.data, group) for key in group]
-    values = {key: getattr(trained.data, key) for key in keys if getattr(trained.data, key) != getattr(config.data, key)}
-    if values:
-        log.info("%s, as the checkpoint has them", as_keys(values))
+    log.info("%s, as the checkpoint has %s", keys_in_words(values), "it" if len(values) == 1 else "them")
     return _replace(config, "data", **values)
 
 
 def with_cameras_of(config: Config, dataset: Views) -> Config:
-    """The config with the `settings` of a data set that was built to fit its cameras."""
-    return _replace(config, "data", **dataset.settings)
+    """The config with the `camera_settings` of a data set. Raises ConfigError where other keys do not fit them."""
+    config = _replace(config, "data", **dataset.camera_settings)
+    check_config(config, "the cameras of the images")
+    return config
 
 
 def without_encoder(config: Config, posed: bool, trained: Config | None = None) -> Config:

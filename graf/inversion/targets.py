@@ -151,7 +151,7 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     folders = {home: Folder(home, (), camera_file(home, data.labels)) for home in homes}
     items, faults = [], []
     for folder in folders.values():
-        found, wrong = items_by_files([folder], folder.cameras, data)
+        found, wrong, _ = items_by_files([folder], folder.cameras, data)
         items += corrected_cameras(found, data)
         faults += wrong
     expected = focal_length(data.fov, 1)

@@ -12,7 +12,7 @@ from graf.camera import elevation_of_v
 from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
-from graf.data.cameras.seen_from import other_azimuths, other_heights, u_of_azimuths, v_of_heights
+from graf.data.cameras.seen_from import in_degrees, other_azimuths, other_heights, u_of_azimuths, v_of_heights
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
 
@@ -143,10 +143,10 @@ def _unsure_cameras(dataset: Views) -> Iterator[str]:
 
 def _other_azimuths(dataset: Views, data: DataConfig) -> Iterator[str]:
     if azimuths := other_azimuths(dataset, data):
-        (low, high), of_azimuths = azimuths, u_of_azimuths(*azimuths)
+        of_azimuths = u_of_azimuths(*azimuths)
         prior = "" if data.camera_prior == "circle" else "data.camera_prior=circle "
         yield (
-            f"the cameras stand at azimuths from {low:.0f} to {high:.0f} degrees, but samples, videos and measures look from "
+            f"the cameras stand at azimuth {in_degrees(*azimuths)} degrees, but samples, videos and measures look from "
             f"{360 * data.u_range[0]:.0f} to {360 * data.u_range[1]:.0f}: set {prior}data.umin={of_azimuths['umin']:g} "
             f"data.umax={of_azimuths['umax']:g}"
         )
@@ -154,10 +154,10 @@ def _other_azimuths(dataset: Views, data: DataConfig) -> Iterator[str]:
 
 def _other_heights(dataset: Views, data: DataConfig) -> Iterator[str]:
     if heights := other_heights(dataset, data):
-        (low, high), of_heights = heights, v_of_heights(*heights)
+        of_heights = v_of_heights(*heights)
         top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
         yield (
-            f"the cameras stand {low:.0f} to {high:.0f} degrees above the horizon, but samples and videos are seen from "
+            f"the cameras stand {in_degrees(*heights)} degrees above the horizon, but samples and videos are seen from "
             f"{middle:.0f}, and measures of shapes and eval.py --invert look from {bottom:.0f} to {top:.0f}: set "
             f"data.vmin={of_heights['vmin']:g} data.vmax={of_heights['vmax']:g}"
         )

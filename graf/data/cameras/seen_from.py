@@ -5,8 +5,9 @@ import logging
 
 from graf.camera import azimuth_and_v, elevation_of_v, v_of_elevation
 from graf.config import DataConfig
-from graf.data.labels.placement import as_keys
-from graf.data.labels.settings import has_default
+from graf.config.strict import keys_in_words
+from graf.data.labels.own_cameras import has_default
+from graf.data.labels.placement import rounded
 from graf.data.views import Views
 
 import torch
@@ -16,6 +17,7 @@ OF_AZIMUTHS, OF_HEIGHTS = ("umin", "umax"), ("vmin", "vmax")
 FEWEST_OF_A_RING, FEWEST_WITH_STRAYS = 8, 20  # cameras, which tell where they all stand, and that one stands elsewhere
 STRAYS = 0.05  # share of the cameras that may stand elsewhere
 SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
+LEAST_WIDTH_DEG = 1.0  # of data.vmin..vmax
 BESIDE_DEG = 30.0  # of the cameras' azimuths, to which data.umin..umax may reach
 WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
 
@@ -53,25 +55,35 @@ def other_heights(dataset: Views, data: DataConfig) -> tuple[float, float] | Non
 
 def u_of_azimuths(low: float, high: float) -> dict[str, float]:
     """data.umin and data.umax of cameras at azimuths from low to high in degrees, by name."""
-    return {"umin": float(f"{low / 360:.3g}"), "umax": float(f"{high / 360:.3g}")}
+    return {"umin": rounded(low / 360, 3), "umax": rounded(high / 360, 3)}
 
 
 def v_of_heights(low: float, high: float) -> dict[str, float]:
-    """data.vmin and data.vmax of cameras that stand from low to high degrees above the horizon, by name."""
-    return {"vmin": float(f"{v_of_elevation(high):.3g}"), "vmax": float(f"{v_of_elevation(low):.3g}")}
+    """data.vmin and data.vmax of cameras that stand from low to high degrees above the horizon, by name; of a ring, with a
+    width that elevation bins can divide."""
+    middle = (low + high) / 2
+    low, high = max(-90.0, min(low, middle - LEAST_WIDTH_DEG / 2)), min(90.0, max(high, middle + LEAST_WIDTH_DEG / 2))
+    return {"vmin": rounded(v_of_elevation(high), 3), "vmax": rounded(v_of_elevation(low), 3)}
 
 
 def settings_of_places(dataset: Views, data: DataConfig) -> dict[str, float]:
     """data.umin and umax, and data.vmin and vmax, for the cameras of images, logged: pairs that are as by default where the
-    cameras stand elsewhere."""
+    cameras stand elsewhere. Empty for cameras that were found, which may be wrong: the next ones are sought all around."""
     settings = {}
+    if any(confidence is not None for confidence in dataset.confidence or ()):
+        return settings
     if data.camera_prior == "circle" and has_default(data, OF_AZIMUTHS) and (azimuths := other_azimuths(dataset, data)):
         settings |= (found := u_of_azimuths(*azimuths))
-        log.info("%s, because the cameras stand at azimuths from %.0f to %.0f degrees", as_keys(found), *azimuths)
+        log.info("%s, because the cameras stand at azimuth %s degrees", keys_in_words(found), in_degrees(*azimuths))
     if has_default(data, OF_HEIGHTS) and (heights := other_heights(dataset, data)):
         settings |= (found := v_of_heights(*heights))
-        log.info("%s, because the cameras stand %.0f to %.0f degrees above the horizon", as_keys(found), *heights)
+        log.info("%s, because the cameras stand %s degrees above the horizon", keys_in_words(found), in_degrees(*heights))
     return settings
+
+
+def in_degrees(low: float, high: float) -> str:
+    """A range of angles in words, or one number."""
+    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
 
 
 def largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:

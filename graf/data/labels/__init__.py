@@ -12,8 +12,8 @@ from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, nam
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
 from graf.data.labels.names import items_by_name, names_have_cameras, unmatched_pattern, with_named_classes
+from graf.data.labels.own_cameras import OF_CAMERAS, camera_settings, has_default, with_lens
 from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
-from graf.data.labels.settings import OF_CAMERAS, has_default, settings_of_cameras, with_lens
 from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
 
@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
     class_names: list[str]
     n_elevations: int
     faults: list[Fault]
-    settings: dict[str, Any] = {}
+    camera_settings: dict[str, Any] = {}
 
 
 def label_source(data: DataConfig, folders: Sequence[Folder]) -> str:
@@ -49,9 +49,8 @@ def is_aligned(source: str, data: DataConfig) -> bool:
     return data.align_cameras == "always" or (data.align_cameras == "auto" and source in ("eg3d", "colmap"))
 
 
-def read_labels(folders: list[Folder], source: str, data: DataConfig, fits: bool = False) -> Labelled:
-    """All images of the folders with the labels of a source from `label_source`. fits: with `settings` of a file's cameras,
-    against which these are checked."""
+def read_labels(folders: list[Folder], source: str, data: DataConfig, take_cameras: bool = False) -> Labelled:
+    """All images of the folders with the labels of a source from `label_source`. take_cameras: as of `items_by_files`."""
     n_elevations, settings = 1, {}
     if source == "filename":
         items, n_elevations, faults = items_by_name(folders, data)
@@ -59,7 +58,7 @@ def read_labels(folders: list[Folder], source: str, data: DataConfig, fits: bool
         items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
         faults = unmatched_pattern(folders, data)
     else:
-        items, faults, settings = _items_by_files(folders, source, data, fits)
+        items, faults, settings = items_by_files(folders, source, data, take_cameras)
     items, class_names = with_named_classes(items, folders, data)
     return Labelled(items, class_names, n_elevations, faults, settings)
 
@@ -76,16 +75,16 @@ def with_classes_seen(labelled: Labelled) -> Labelled:
     return labelled._replace(items=items, class_names=[labelled.class_names[index] for index in number_of])
 
 
-def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images named in the folders' files of cameras, and every fault of these."""
-    return _items_by_files(folders, source, data, fits=False)[:2]
-
-
-def _items_by_files(
-    folders: Sequence[Folder], source: str, data: DataConfig, fits: bool
+def items_by_files(
+    folders: Sequence[Folder], source: str, data: DataConfig, take_cameras: bool = False
 ) -> tuple[list[Item], list[Fault], dict[str, Any]]:
+    """The images named in the folders' files of cameras, every fault of these, and values of `data`.
+
+    take_cameras: where the config leaves OF_CAMERAS as they are by default, the values are those of the cameras, which are
+    checked against these instead.
+    """
     groups, faults, faulty, scaled = {}, [], set(), is_aligned(source, data)
-    fits = fits and not data.orthographic and has_default(data, OF_CAMERAS)
+    take_cameras = take_cameras and not data.orthographic and has_default(data, OF_CAMERAS)
     for class_index, folder in enumerate(folders):
         if folder.cameras != source:
             cure = "add one, or set data.labels: filename or none"
@@ -99,16 +98,23 @@ def _items_by_files(
         faults += wrong
         if any(not fault.of_image for fault in wrong):
             faulty.add(where)
-    lens = with_lens([item for found in groups.values() for item in found], data, scaled) if fits else data
+    unharmed = _without_faulty(groups, faults, data)
+    lens = with_lens([item for found in unharmed.values() for item in found], data, scaled) if take_cameras else None
     for where, found in groups.items() if scaled else ():
         try:
-            groups[where] = aligned(found, where, lens)
+            groups[where] = aligned(found, where, lens or data)
         except DataError as error:
             faults.append(Fault(where, str(error)))
             groups[where] = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
-    settings = settings_of_cameras(groups, lens, scaled) if fits else {}
+    settings = camera_settings(_without_faulty(groups, faults, data), lens, scaled) if lens else {}
     data = dataclasses.replace(data, **settings)
     out_of_reach = depth_faults(groups, data, scaled)
     if all(fault.of_image for fault in out_of_reach) and not scaled:
         warn_of_radius({where: found for where, found in groups.items() if where not in faulty}, data)
     return [item for found in groups.values() for item in found], faults + out_of_reach, settings
+
+
+def _without_faulty(groups: dict[str, list[Item]], faults: Sequence[Fault], data: DataConfig) -> dict[str, list[Item]]:
+    """The images that are used, by file, as far as that is known."""
+    left_out = {fault.where for fault in faults if fault.of_image} if data.on_bad_file == "skip" else set()
+    return {where: [item for item in items if str(item.file) not in left_out] for where, items in groups.items()}

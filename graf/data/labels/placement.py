@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config import DataConfig
+from graf.config.strict import as_written, keys_in_words
 from graf.data.folders import SPLITS, TRANSFORMS, Fault, Item
 from graf.errors import DataError
 from graf.rays import depth_bounds
@@ -80,7 +81,7 @@ def depth_faults(groups: Mapping[str, list[Item]], data: DataConfig, scaled: boo
     groups = {where: [item for item in items if item.pose_c2w is not None] for where, items in groups.items()}
     groups = {where: items for where, items in groups.items() if items}
     faults = [fault for where, items in groups.items() for fault in _looking_away(items, where, data)]
-    away = {where: torch.stack([item.pose_c2w[:, 3].norm() for item in items]).median() for where, items in groups.items()}
+    away = {where: distances_of(items).median() for where, items in groups.items()}
     usual = torch.stack(list(away.values())).median() if away else None
     outside = [where for where, items in groups.items() if is_out_of_reach(items, data).any()]
     others = [where for where in outside if not usual / OTHER_UNIT <= away[where] <= usual * OTHER_UNIT]
@@ -115,6 +116,11 @@ def depth_of_origin(items: Sequence[Item]) -> Tensor:
     return (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)
 
 
+def distances_of(items: Sequence[Item]) -> Tensor:
+    """Distance (N,) of each camera from the origin."""
+    return torch.stack([item.pose_c2w[:, 3].norm() for item in items])
+
+
 def is_out_of_reach(items: Sequence[Item], data: DataConfig) -> Tensor:
     """(N,) bool: the origin is in front of the camera, but not between near and far."""
     depth, (near, far) = depth_of_origin(items), depth_bounds(torch.stack([item.pose_c2w for item in items]), data)
@@ -126,8 +132,9 @@ def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
     margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
     low, high = ahead.min().item(), ahead.max().item()
     example = items[int(outside.nonzero()[0])].file
-    cure = as_keys(reach(low, high, margin, scaled))
-    if not scaled and not has_usual_size(ahead.median().item(), data.fov):
+    cure = keys_in_words(reach(low, high, margin, scaled))
+    seen = looked_at(torch.stack([item.pose_c2w for item in items]).to(torch.float64))
+    if not scaled and not has_usual_size(ahead.median().item(), data.fov) and seen is not None:
         cure = "data.align_cameras: always, which scales them to data.radius"
     return (
         f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as that "
@@ -154,7 +161,7 @@ def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
     posed = [item for items in groups.values() for item in items if item.pose_c2w is not None]
     if not posed:
         return
-    distances, (low, high) = torch.stack([item.pose_c2w[:, 3].norm() for item in posed]), data.radius
+    distances, (low, high) = distances_of(posed), data.radius
     if stands_elsewhere(distances, data):
         nearest, farthest = distances.min().item(), distances.max().item()
         log.warning(
@@ -165,7 +172,7 @@ def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
                 nearest,
                 farthest,
                 f"{low:g}" if low == high else f"{low:g} to {high:g}",
-                _as_written(_radius_of(nearest, farthest)),
+                as_written(_radius_of(nearest, farthest)),
             ),
         )
 
@@ -181,34 +188,25 @@ def listed_places(places: Sequence[str]) -> str:
     return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
 
 
-def reach(low: float, high: float, margin: float, scaled: bool) -> dict[str, Any]:
-    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them, for cameras that
-    have it at depths from low to high. Of a range of radii they are the farthest camera's, and move with the others, so that
-    near has to be in front of the nearest one too."""
-    near = max(low - margin, low / 10) if scaled or _are_equal(low, high) else high - min(margin, 0.9 * low)
+def reach(low: float, high: float, margin: float, scaled: bool, off_axis: float = 0.0) -> dict[str, Any]:
+    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them with a margin on
+    both sides, for cameras that have it at distances from low to high, and up to `off_axis` less deep. Of a range of radii they
+    are the farthest camera's, and move with the others, so that near has to be in front of the nearest one too."""
+    ahead = margin + off_axis
+    near = max(low - ahead, low / 10) if scaled or _are_equal(low, high) else high - min(ahead, 0.9 * low)
     radius = {} if scaled else {"radius": _radius_of(low, high)}
-    return radius | {"near": _rounded(near, 6), "far": _rounded(high + margin, 6)}
-
-
-def _as_written(value: float | tuple[float, float]) -> str:
-    low, high = value if isinstance(value, tuple) else (value, value)
-    return f"{low:.6g}" if low == high else f'"{low:.6g},{high:.6g}"'
-
-
-def as_keys(settings: Mapping[str, Any]) -> str:
-    """Values of keys of `data` as they are written into a config, in a sentence."""
-    *first, last = (f"data.{key}: {_as_written(value)}" for key, value in settings.items())
-    return f"{', '.join(first)} and {last}"
+    return radius | {"near": rounded(near, 6), "far": rounded(high + margin, 6)}
 
 
 def _radius_of(nearest: float, farthest: float) -> tuple[float, float]:
     """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
     if _are_equal(nearest, farthest):
-        return (_rounded((nearest + farthest) / 2, 4),) * 2
-    return _rounded(nearest, 6), _rounded(farthest, 6)
+        return (rounded((nearest + farthest) / 2, 4),) * 2
+    return rounded(nearest, 6), rounded(farthest, 6)
 
 
-def _rounded(value: float, digits: int) -> float:
+def rounded(value: float, digits: int) -> float:
+    """The value with so many digits, as it can be typed into a config."""
     return float(f"{value:.{digits}g}")
 
 

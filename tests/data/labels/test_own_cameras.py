@@ -1,6 +1,8 @@
 """A config that leaves fov, radius, near and far as they are for the toy cars takes those of the images' own cameras."""
 
+import dataclasses
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -40,14 +42,35 @@ def posed(folder, fov=50.0, radius=2.0, elevation_deg=20.0, size=(16, 16), azimu
     return folder
 
 
+class Told(logging.Handler):
+    """The messages that are logged inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+    def __enter__(self):
+        logging.getLogger("graf").addHandler(self)
+        return self
+
+    def __exit__(self, *error):
+        logging.getLogger("graf").removeHandler(self)
+
+
 def settings_of(folder, *keys):
     """What the cameras told, and the config with it, which the images are read with again, without a word of theirs."""
-    dataset = build_dataset(config(folder, *keys), fits=True)
+    dataset = build_dataset(config(folder, *keys), take_cameras=True)
     fitted = with_cameras_of(config(folder, *keys), dataset)
-    again = build_dataset(fitted, fits=True)
-    assert again.settings == {} and again.fingerprint == dataset.fingerprint == build_dataset(fitted).fingerprint
+    with Told() as told:
+        again = build_dataset(fitted, take_cameras=True)
+        log_warnings(again, fitted)
+    assert not [message for message in told.messages if "data.radius" in message or "cameras stand" in message]
+    assert again.camera_settings == {} and again.fingerprint == dataset.fingerprint == build_dataset(fitted).fingerprint
     torch.testing.assert_close(again.labels.pose_c2w, dataset.labels.pose_c2w)
-    return dataset.settings
+    return dataset.camera_settings
 
 
 def test_cameras_of_a_transforms_json_are_taken_whole(tmp_path, caplog):
@@ -69,7 +92,7 @@ def test_cameras_of_a_transforms_json_are_taken_whole(tmp_path, caplog):
 @pytest.mark.parametrize("key", ["data.fov=50", "data.radius=2", "data.near=1.1", "data.far=2.9", "data.orthographic=true"])
 def test_naming_one_of_the_keys_leaves_all_to_the_config(tmp_path, key):
     with pytest.raises(DataError):
-        build_dataset(config(posed(tmp_path), key), fits=True)
+        build_dataset(config(posed(tmp_path), key), take_cameras=True)
 
 
 @pytest.mark.parametrize("radius", [3.6, 3.5])
@@ -116,15 +139,60 @@ def test_a_centre_crop_shows_less(tmp_path):
     narrower = 2 * math.degrees(math.atan(20 / 32 * math.tan(math.radians(30))))
     assert settings_of(folder, "data.center_crop=20")["fov"] == pytest.approx(narrower, abs=0.01)
     with pytest.raises(DataError, match="smaller than data.center_crop 33"):
-        build_dataset(config(folder, "data.center_crop=33"), fits=True)
+        build_dataset(config(folder, "data.center_crop=33"), take_cameras=True)
+
+
+def with_one_focal_length(folder, focal, place=3, **frame):
+    """The folder's photographs, of which one has another focal length in pixels."""
+    content = json.loads((folder / "transforms.json").read_text())
+    content["frames"][place] |= {"fl_x": focal} | frame
+    (folder / "transforms.json").write_text(json.dumps(content))
+    return folder
 
 
 def test_photographs_of_several_focal_lengths_are_cropped_to_the_narrowest(tmp_path):
-    folder = posed(tmp_path, radius=2.5, fl_x=12.0, w=16, h=16)
+    folder = with_one_focal_length(posed(tmp_path, radius=2.5, fl_x=12.0, w=16, h=16), 14.0)
+    assert settings_of(folder)["fov"] == pytest.approx(2 * math.degrees(math.atan(8 / 14)), abs=0.01)
+
+
+def test_one_photograph_that_shows_far_less_than_the_others_decides_nothing(tmp_path):
+    folder = with_one_focal_length(posed(tmp_path, radius=2.5, fl_x=12.0, w=16, h=16), 40.0)
+    with pytest.raises(DataError, match="fields of view of 22.62 .*03.png.* to 67.38 degrees"):
+        build_dataset(config(folder), take_cameras=True)
+
+
+@pytest.mark.parametrize("spread", [0.03, 0.08])
+def test_nearly_equal_focal_lengths_are_one(tmp_path, spread):
+    folder = posed(tmp_path, 90.0, 1.5, size=(24, 24), fl_x=12.0, w=24, h=24)
+    assert settings_of(with_one_focal_length(folder, 12.0 + spread))["fov"] == pytest.approx(90, abs=0.3)
+
+
+def test_what_is_left_out_decides_nothing(tmp_path):
+    folder = with_one_focal_length(posed(tmp_path, radius=2.0, fl_x=16.0, w=16, h=16), 14.0, transform_matrix=[[1]])
+    found = build_dataset(config(folder, "data.on_bad_file=skip"), take_cameras=True)
+    assert len(found) == N - 1 and found.camera_settings["fov"] == pytest.approx(2 * math.degrees(math.atan(0.5)), abs=0.01)
+
+
+def test_one_camera_that_stands_far_away_decides_nothing(tmp_path):
+    folder = posed(tmp_path, radius=[2.0] * (N - 1) + [9.0])
+    with pytest.raises(DataError, match="are 2 to 9 from the origin"):
+        build_dataset(config(folder), take_cameras=True)
+
+
+def test_an_object_above_the_middle_of_the_frame_is_within_the_depths(tmp_path):
+    """The cameras look at a point below it, so that it is less deep than it is far away."""
+    folder = posed(tmp_path, 60.0, 2.0)
     content = json.loads((folder / "transforms.json").read_text())
-    content["frames"][3]["fl_x"] = 16.0
+    for frame in content["frames"]:
+        frame["transform_matrix"][2][3] -= 0.8
     (folder / "transforms.json").write_text(json.dumps(content))
-    assert settings_of(folder)["fov"] == pytest.approx(2 * math.degrees(math.atan(8 / 16)), abs=0.01)
+    dataset = build_dataset(config(folder), take_cameras=True)
+    found, pose = dataset.camera_settings, dataset.labels.pose_c2w
+    distance, depth = pose[:, :, 3].norm(dim=1), (pose[:, :, 2] * pose[:, :, 3]).sum(1)
+    assert found["radius"][0] == pytest.approx(distance.mean().item(), rel=1e-3)
+    half = distance.mean().item() * math.tan(math.radians(30))
+    assert found["near"] <= depth.min().item() - half + 0.01 and found["far"] >= depth.max().item() + half - 0.01
+    assert settings_of(folder) == found
 
 
 def test_the_radius_of_scaled_cameras_shows_as_much_as_the_default_does(tmp_path):
@@ -146,17 +214,17 @@ def test_the_radius_of_scaled_cameras_shows_as_much_as_the_default_does(tmp_path
 def test_cameras_in_another_unit_are_told_how_they_are_scaled(tmp_path):
     folder = posed(tmp_path, 40.0, 3600.0)
     with pytest.raises(DataError, match="set data.align_cameras: always, which scales them to data.radius"):
-        build_dataset(config(folder), fits=True)
+        build_dataset(config(folder), take_cameras=True)
     found = settings_of(folder, "data.align_cameras=always")
     assert found["radius"][0] * math.tan(math.radians(20)) == pytest.approx(3.6 * math.tan(math.radians(16)), rel=0.01)
 
 
 def test_cameras_that_look_away_are_faults_as_before(tmp_path):
     with pytest.raises(DataError, match="looks away from the origin.*camera_axes: opencv"):
-        build_dataset(config(posed(tmp_path), "data.camera_axes=opencv"), fits=True)
+        build_dataset(config(posed(tmp_path), "data.camera_axes=opencv"), take_cameras=True)
     (tmp_path / "00.png").unlink()
     with pytest.raises(DataError) as missing:
-        build_dataset(config(tmp_path), fits=True)
+        build_dataset(config(tmp_path), take_cameras=True)
     assert "the file of this frame is missing" in str(missing.value) and "data.fov" not in str(missing.value)
 
 
@@ -164,11 +232,11 @@ def test_the_heights_are_those_of_the_cameras(tmp_path, caplog):
     caplog.set_level("INFO", "graf")
     v = (1 - math.sin(math.radians(50))) / 2
     found = settings_of(posed(tmp_path / "high", 32.0, 3.6, elevation_deg=50))
-    assert found == {"vmin": pytest.approx(v, abs=1e-3), "vmax": pytest.approx(v, abs=1e-3)}
-    assert "because the cameras stand 50 to 50 degrees above the horizon" in caplog.text
+    assert found == {"vmin": pytest.approx(v, abs=5e-3), "vmax": pytest.approx(v, abs=5e-3)}
+    assert "because the cameras stand 50 degrees above the horizon" in caplog.text
     assert settings_of(posed(tmp_path / "usual", 32.0, 3.6)) == {}
-    assert build_dataset(config(tmp_path / "high", "data.vmin=0.2"), fits=True).settings == {}
-    assert build_dataset(config(tmp_path / "high", "data.labels=none"), fits=True).settings == {}
+    assert build_dataset(config(tmp_path / "high", "data.vmin=0.2"), take_cameras=True).camera_settings == {}
+    assert build_dataset(config(tmp_path / "high", "data.labels=none"), take_cameras=True).camera_settings == {}
 
 
 @pytest.mark.parametrize(
@@ -193,19 +261,41 @@ def test_faces_that_look_elsewhere_than_the_prior_are_told_of(tmp_path, caplog):
     """Fronts of a file are at azimuth 270 where their world had y up."""
     for place, azimuths in (("elsewhere", range(240, 300, 5)), ("in_front", [*range(330, 360, 5), *range(0, 35, 5)])):
         settings = config(posed(tmp_path / place, 32.0, 3.6, azimuths=azimuths), "data.camera_prior=front")
-        dataset = build_dataset(settings, fits=True)
-        assert dataset.settings == {}
+        dataset = build_dataset(settings, take_cameras=True)
+        assert dataset.camera_settings == {}
         caplog.clear()
         log_warnings(dataset, settings)
         cure = "set data.camera_prior=circle data.umin=0.667 data.umax=0.819"
         assert ("look from -34 to 34: " + cure in caplog.text) == (place == "elsewhere")
-        assert ("stand at azimuths from 240 to 295" in caplog.text) == (place == "elsewhere")
+        assert ("stand at azimuth 240 to 295" in caplog.text) == (place == "elsewhere")
 
 
 def test_names_tell_heights_alone(tmp_path):
     for azimuth in range(0, 360, 30):
         Image.new("RGB", (16, 16), (azimuth // 2, 0, 0)).save(tmp_path / f"0_{azimuth:04d}.png")
-    assert settings_of(tmp_path, "data.v=[0.1]") == {"vmin": 0.1, "vmax": 0.1}
+    assert settings_of(tmp_path, "data.v=[0.1]") == {"vmin": 0.0974, "vmax": 0.103}
+
+
+def test_cameras_that_were_found_narrow_no_range(tmp_path):
+    """They may be wrong, and the next ones are sought where the range has them."""
+    folder = posed(tmp_path, 32.0, 3.6, 50, azimuths=range(0, 180, 10))
+    assert set(settings_of(folder)) == {"umin", "umax", "vmin", "vmax"}
+    content = json.loads((folder / "transforms.json").read_text())
+    content["frames"] = [frame | {"confidence": 0.9} for frame in content["frames"]]
+    (folder / "transforms.json").write_text(json.dumps(content))
+    assert build_dataset(config(folder), take_cameras=True).camera_settings == {}
+
+
+def test_a_ring_of_cameras_has_a_height_that_elevation_bins_divide(tmp_path):
+    bins = "ccsr.mode=refine", "ccsr.elevation_bins=2"
+    found = settings_of(posed(tmp_path, 32.0, 3.6, elevation_deg=50), *bins)
+    heights = [math.degrees(math.asin(1 - 2 * found[key])) for key in ("vmin", "vmax")]
+    assert heights == pytest.approx([50.5, 49.5], abs=0.1)
+
+
+def test_a_ring_at_the_zenith_stays_within_the_range_of_v(tmp_path):
+    found = settings_of(posed(tmp_path, 32.0, 3.6, elevation_deg=89.9))
+    assert 0 == found["vmin"] < found["vmax"] < 1e-3
 
 
 def test_a_run_that_goes_on_keeps_its_cameras(tmp_path, caplog):
@@ -217,10 +307,16 @@ def test_a_run_that_goes_on_keeps_its_cameras(tmp_path, caplog):
         "data.fov: 50, data.radius: 2, data.near: 1.1, data.far: 2.9 and data.vmax: 0.4, as the checkpoint has them"
         in caplog.text
     )
+    caplog.clear()
+    near = config(tmp_path, "data.near=1")
+    assert with_trained_cameras(near, before).data.vmax == 0.4 and "data.vmax: 0.4, as the checkpoint has it" in caplog.text
     own = config(tmp_path, "data.near=1", "data.vmin=0.1")
-    assert with_trained_cameras(own, before) == own == with_trained_cameras(own, None)
     cars = load_config(None, [])
-    assert with_trained_cameras(cars, before) == cars
+    assert with_trained_cameras(own, before) == own and with_trained_cameras(cars, before) == cars
+    front = config(tmp_path, "data.camera_prior=front")  # which reads none of the ranges
+    assert with_trained_cameras(front, before).data == dataclasses.replace(before.data, camera_prior="front", vmax=0.47)
+    parallel = config(tmp_path, "data.orthographic=true")
+    assert with_trained_cameras(parallel, before).data == dataclasses.replace(parallel.data, vmax=0.4)
 
 
 @pytest.mark.parametrize(
@@ -234,5 +330,5 @@ def test_a_run_that_goes_on_keeps_its_cameras(tmp_path, caplog):
 def test_real_sets_need_no_key(name, expected):
     if not (SHARED / name).is_dir():
         pytest.skip("the shared real sets are not here")
-    found = build_dataset(config(SHARED / name), fits=True).settings
+    found = build_dataset(config(SHARED / name), take_cameras=True).camera_settings
     assert found == {key: pytest.approx(value, rel=0.002) for key, value in expected.items()}

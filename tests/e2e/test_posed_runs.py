@@ -33,7 +33,7 @@ def folder(tmp_path):
     assert (
         "data.fov: 50, data.radius: 2, data.near: 1.067 and data.far: 2.933, by the cameras of photos/transforms.json" in said
     )
-    assert "data.vmin: 0.1 and data.vmax: 0.1, because the cameras stand 53 to 53 degrees above the horizon" in said
+    assert "data.vmin: 0.0974 and data.vmax: 0.103, because the cameras stand 53 degrees above the horizon" in said
     assert "horizon, but samples" not in said
     return tmp_path
 
@@ -43,13 +43,13 @@ def cameras(folder, run="smoke"):
     return data.fov, data.radius, data.near, data.far, data.vmin, data.vmax
 
 
-FOUND = 50, (2, 2), 1.067, 2.933, 0.1, 0.1
+FOUND = 50, (2, 2), 1.067, 2.933, 0.0974, 0.103
 
 
 def test_a_run_has_the_cameras_of_its_photographs_from_then_on(folder):
     assert cameras(folder) == FOUND
     said = call(*RUN, "--max_steps", "2", cwd=folder)
-    assert "data.far: 2.933, data.vmin: 0.1 and data.vmax: 0.1, as the checkpoint has them" in said
+    assert "data.far: 2.933, data.vmin: 0.0974 and data.vmax: 0.103, as the checkpoint has them" in said
     changed = [line for line in said.splitlines() if "changed since the checkpoint" in line]
     assert changed == ["training.max_steps changed since the checkpoint: 1 -> 2"] and "step 2 of 2" in said
     assert cameras(folder) == FOUND
@@ -67,6 +67,22 @@ def test_other_photographs_do_not_move_a_runs_cameras(folder):
     assert cameras(folder, "other")[:2] == (50, (2.5, 2.5)) and "as the checkpoint" not in said
 
 
+def test_a_run_that_goes_on_by_another_prior_can_be_read_again(folder):
+    front = [*RUN, "data.camera_prior=front"]
+    call(*front, "--max_steps", "2", cwd=folder)
+    assert cameras(folder)[:4] == FOUND[:4]
+    assert "step 3 of 3" in call(*front, "--max_steps", "3", cwd=folder)
+    call("eval.py", "--run", "results/smoke", "--sweep", cwd=folder)
+
+
+def test_another_run_from_its_weights_has_the_cameras_of_its_own_photographs(folder):
+    posed(folder / "others", 8, 3.0)
+    other = [*RUN[:-2], "expname=other", *RUN[-2:], "--data_dir", "others", "--resume", "results/smoke/model.pt"]
+    said = call(*other, "--max_steps", "2", cwd=folder)
+    assert "as the checkpoint" not in said and "step 2 of 2" in said
+    assert cameras(folder, "other")[:2] == (50, (3, 3))
+
+
 def test_validate_data_takes_the_cameras_that_training_would(folder):
     said = call("tools/validate_data.py", "--data_dir", "photos", cwd=folder)
-    assert "data.fov: 50, data.radius: 2" in said and "no faults" in said and "cameras stand 53 to 53 degrees above" in said
+    assert "data.fov: 50, data.radius: 2" in said and "no faults" in said and "cameras stand 53 degrees above" in said

@@ -1,0 +1,94 @@
+"""data.fov, radius, near and far by the cameras of files, for a config that leaves them as they are for the toy cars."""
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from graf.config import DataConfig
+from graf.config.strict import keys_in_words
+from graf.data.decoding import upright_size
+from graf.data.folders import Item
+from graf.data.labels.framing import FOV_TOLERANCE_DEG, NARROWEST_FOV, are_cropped, fov_of_square
+from graf.data.labels.placement import (
+    depth_of_origin,
+    distances_of,
+    half_width,
+    has_usual_size,
+    is_out_of_reach,
+    listed_places,
+    reach,
+    rounded,
+    stands_elsewhere,
+)
+from graf.runtime.limits import available_cores
+from graf.runtime.threads import map_in_threads
+
+OF_CAMERAS = ("fov", "radius", "near", "far")
+FARTHEST = 3.0  # times as far away as the nearest camera: of others one may be a mistake
+
+log = logging.getLogger("graf")
+
+
+def has_default(data: DataConfig, keys: Sequence[str]) -> bool:
+    """Whether the config leaves all of these keys of `data` as they are by default."""
+    default = DataConfig()
+    return all(getattr(data, key) == getattr(default, key) for key in keys)
+
+
+def with_lens(items: Sequence[Item], data: DataConfig, scaled: bool) -> DataConfig | None:
+    """The config with the photographs' data.fov; where their cameras are `scaled`, with the data.radius too at which a frame
+    shows as much of the object as by default. None where one photograph alone is far narrower than the others."""
+    fov = _fov(items, data)
+    if fov is None or fov == data.fov:
+        return data if fov else None
+    distance = sum(data.radius) / 2 * half_width(data.fov) / half_width(fov)
+    return replace(data, fov=fov, radius=(rounded(distance, 3),) * 2 if scaled else data.radius)
+
+
+def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, scaled: bool) -> dict[str, Any]:
+    """OF_CAMERAS that fit cameras, logged, for a config from `with_lens`: depths hold an object as deep as the frame is wide at
+    its place. Empty where the config's own do, and where cameras have an odd distance, as in another unit, or odd distances.
+
+    groups: images by the file that has their cameras. scaled: these were scaled to data.radius.
+    """
+    posed = [item for found in groups.values() for item in found if item.pose_c2w is not None]
+    ahead = [item for item in posed if depth_of_origin([item]).item() > 0]
+    if not ahead:
+        return {}
+    depths, distances = depth_of_origin(ahead), distances_of(ahead)
+    nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
+    at_radius = scaled or not stands_elsewhere(distances, data)
+    if has_default(data, OF_CAMERAS) and at_radius and not is_out_of_reach(ahead, data).any():
+        return {}
+    if not has_usual_size(mean, data.fov) or farthest > FARTHEST * nearest:
+        return {}
+    off_axis = (distances - depths).max().item()  # of an object that is not in the middle of its frames
+    found = reach(nearest, farthest, rounded(mean * half_width(data.fov), 3), scaled, off_axis)
+    settings = {"fov": data.fov, "radius": data.radius} | found
+    log.info(
+        "%s, by the cameras of %s; another value than the default's for one of these keys leaves all four to you",
+        *(keys_in_words(settings), listed_places(list(groups))),
+    )
+    return settings
+
+
+def _fov(items: Sequence[Item], data: DataConfig) -> float | None:
+    """The field of view that all photographs have, or else that of the narrowest, to which the others are cropped; data.fov
+    where it is that, or where no file tells one. None where the narrowest is far from most."""
+    known = [item for item in items if item.focal is not None]
+    sizes = map_in_threads(upright_size, [item.file for item in known], available_cores())
+    try:
+        found = [fov_of_square(item, size, data) for item, size in zip(known, sizes, strict=True) if size is not None]
+    except ValueError:  # data.center_crop does not fit, which is a fault of its own
+        return data.fov
+    if not found:
+        return data.fov
+    narrowest, widest, cropped = min(found), max(found), are_cropped(items, data)
+    lowest = NARROWEST_FOV * narrowest if cropped else widest - FOV_TOLERANCE_DEG
+    if lowest <= data.fov <= narrowest + FOV_TOLERANCE_DEG:
+        return data.fov
+    if not cropped or widest - narrowest <= FOV_TOLERANCE_DEG:
+        return round((narrowest + widest) / 2, 2)
+    return round(narrowest, 2) if narrowest >= NARROWEST_FOV * statistics.median(found) else None
