@@ -92,21 +92,18 @@ def cut_patch(images: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(images, normalised, mode="bilinear", padding_mode="border", align_corners=True)
 
 
-def mirrored_images(images: Tensor, axis_in_middle: bool = False) -> Tensor:
+def mirrored_images(images: Tensor) -> Tensor:
     """Images (..., W), left and right exchanged about the optical axis: pixel i shows what pixel W - i did.
 
-    The counterpart of pixel 0 lies outside the frame; its neighbour's stands in for it. axis_in_middle: of photographs, whose
-    axis is half a pixel beside that of rays; pixel i shows what pixel W - 1 - i did, so that it is beside it on the same side.
+    The counterpart of pixel 0 lies outside the frame; its neighbour's stands in for it.
     """
-    if axis_in_middle:
-        return images.flip(-1)
     width = images.shape[-1]
     return images[..., torch.arange(width, 0, -1, device=images.device).clamp_max(width - 1)]
 
 
-def mirrored_where(flips: Tensor, images: Tensor, axis_in_middle: bool = False) -> Tensor:
-    """Images (B, C, H, W), mirrored as by `mirrored_images` where flips (B,) is true."""
-    return torch.where(flips[:, None, None, None], mirrored_images(images, axis_in_middle), images)
+def mirrored_where(flips: Tensor, images: Tensor) -> Tensor:
+    """Images (B, C, H, W), mirrored where flips (B,) is true."""
+    return torch.where(flips[:, None, None, None], mirrored_images(images), images)
 
 
 def camera_rays(pose_c2w: Tensor, grid: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:

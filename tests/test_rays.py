@@ -246,7 +246,6 @@ def test_a_mirrored_row_is_exchanged_about_the_optical_axis():
     assert mirrored_images(torch.tensor([[10, 11, 12, 13]])).tolist() == [[13, 13, 12, 11]]
     assert mirrored_images(torch.tensor([10, 11, 12, 13, 14])).tolist() == [14, 14, 13, 12, 11]
     assert mirrored_images(torch.tensor([[7]])).tolist() == [[7]]
-    assert mirrored_images(torch.tensor([[10, 11, 12, 13]]), axis_in_middle=True).tolist() == [[13, 12, 11, 10]]
 
 
 @pytest.mark.parametrize("preset", ["faces_64", "cat_faces_64"])

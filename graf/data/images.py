@@ -87,7 +87,6 @@ class ImageFolders(Views):
             label_source=source,
             thumbnails=thumbnails,
             confidence=[item.confidence for item in items],
-            axis_in_middle=all(frame.side is None for frame in frames),
         )
 
     @property

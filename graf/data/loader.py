@@ -82,7 +82,7 @@ class BatchReader(Dataset):
             else:
                 return None, problems
         images, flips = torch.stack(images), torch.tensor([flip for _, flip in keys])
-        images = mirrored_where(flips, images, self.views.axis_in_middle) if flips.any() else images
+        images = mirrored_where(flips, images) if flips.any() else images
         return (images, self.views.labels_at(torch.tensor(rows)).mirrored(flips, self.data.mirror)), problems
 
 
@@ -172,7 +172,7 @@ class DeviceBatches:
         index, flips = map(torch.tensor, zip(*next(self._batches), strict=True))
         chosen = self._images[self._moved(index)]
         if flips.any():
-            chosen = mirrored_where(self._moved(flips), chosen, self._dataset.axis_in_middle)
+            chosen = mirrored_where(self._moved(flips), chosen)
         return chosen, self._dataset.labels_at(index).mirrored(flips, self._data.mirror)
 
     def close(self) -> None:

@@ -43,7 +43,6 @@ class Views(Dataset, abc.ABC):
     label_source: str = "none"  # where the cameras of images in folders come from: data.labels, resolved
     thumbnails: Tensor | None = None  # (N, 3, 8, 8) uint8, of images in folders
     confidence: list[float | None] | None = None  # in [0, 1], of the cameras of images in folders that were found
-    axis_in_middle: bool = False  # whether images have their optical axis there, and not at pixel W / 2 as rays have it
     camera_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # values of `data` that cameras of files have
 
     @abc.abstractmethod

@@ -174,7 +174,7 @@ def seen_in(views: Views, indices: Sequence[int], network: nn.Module, config: Co
     batches = progress(torch.tensor(indices).split(config.metrics.batch_size), desc="real images", unit="batch")
 
     def shown(images: list[Tensor]) -> Tensor:
-        return mirrored_images(torch.stack(images), views.axis_in_middle) if mirrored else torch.stack(images)
+        return mirrored_images(torch.stack(images)) if mirrored else torch.stack(images)
 
     def seen(some: list[int]) -> tuple[Tensor, Tensor | None]:
         alphas = [views.opacity(i, config.data) for i in some]

@@ -2,14 +2,11 @@
 
 import dataclasses
 import itertools
-import json
-import math
 
 from graf.camera import Labels, azimuth_and_v, mirrored_poses, poses_at, sample_poses
 from graf.config import load_config
-from graf.data import Views, as_floats, build_dataset, build_loader, raycast
+from graf.data import Views, build_dataset, build_loader, raycast
 from graf.data.car_shapes import make_car
-from graf.data.loader import DeviceBatches
 from graf.data.raycast import Solids
 from graf.data.toy_cars import ToyCars, render_cars
 from graf.errors import DataError
@@ -19,10 +16,8 @@ from graf.rng import seeded_rng
 from graf.training.inputs import sample_fake_labels
 from graf.training.state import TrainState
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 AZIMUTHS_DEG, V = torch.tensor([20.0, 110.0, 260.0]), torch.tensor([0.4, 0.25, 0.6])
 N = 24
@@ -109,36 +104,6 @@ def test_images_are_those_of_the_same_run_without_mirror_where_they_are_not_mirr
         kept = images[:, 0, 3, 6] == 1
         assert torch.equal(images[kept], plain[kept]) and torch.equal(labels.pose_c2w[kept], known.pose_c2w[kept])
         assert torch.equal(images[~kept], mirrored_images(plain[~kept]))
-
-
-def photographs_with_a_stripe(folder, cx):
-    """16 x 16 photographs with a stripe at the optical axis, which a file of cameras has `cx` pixels from the left."""
-    frames = []
-    for i in range(8):
-        picture = np.zeros((16, 16, 3), dtype=np.uint8)
-        picture[:, int(cx) - 1 : int(cx) + 1] = 250
-        Image.fromarray(picture).save(folder / f"{i}.png")
-        pose = poses_at(torch.tensor(45.0 * i), torch.tensor(0.4), 3.6)
-        frames.append({"file_path": f"{i}.png", "transform_matrix": [*pose.tolist(), [0, 0, 0, 1]]})
-    lens = {"w": 16, "h": 16, "cx": cx, "cy": 8, "fl_x": 8 / math.tan(math.radians(16))}
-    (folder / "transforms.json").write_text(json.dumps(lens | {"frames": frames}))
-    return [*("data.type=images", f"data.datadir={folder}", "data.labels=transforms", "data.mirror=0", "training.batch_size=8")]
-
-
-@pytest.mark.parametrize("cx, on_gpu", [(8, False), (8, True), (10, False), (10, True)])
-def test_what_stands_on_the_optical_axis_of_a_photograph_stays_when_it_is_mirrored(tmp_path, cx, on_gpu):
-    """Of a whole photograph, whose axis is in the middle; of one that is cropped to have it where rays do."""
-    settings = config(*photographs_with_a_stripe(tmp_path, cx))
-    dataset = build_dataset(settings)
-    if on_gpu:
-        index = [(row, flip) for row in range(8) for flip in (False, True)]
-        images = torch.stack([dataset.read(row) for row in range(8)])
-        shown, labels = next(DeviceBatches(images, dataset, [index], settings.data))
-    else:
-        shown, labels = next(build_loader(dataset, settings, "cpu", 0))
-    assert len({round(float(a)) for a in azimuth_and_v(labels.pose_c2w)[0]}) > 1
-    rows = as_floats(shown)[:, 0, 8, 5:12]  # nobody saw column 0
-    assert torch.equal(rows, rows[:1].expand_as(rows)) and rows.max() > 0.9
 
 
 def test_fakes_of_training_stand_at_mirrored_cameras_too_and_those_of_metrics_do_not():
