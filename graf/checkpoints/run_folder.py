@@ -38,14 +38,10 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
 
     Raises CheckpointWriteError as `save` does.
     """
-    save(checkpoint.config.run_dir / NEWEST, checkpoint, scalars, sleep)
-    _remove_surplus(checkpoint)
-
-
-def _remove_surplus(checkpoint: Checkpoint) -> None:
+    run_dir, keep = checkpoint.config.run_dir, checkpoint.config.training.keep_checkpoints
+    save(run_dir / NEWEST, checkpoint, scalars, sleep)
     if checkpoint.state["bad_steps"]:
         return
-    run_dir, keep = checkpoint.config.run_dir, checkpoint.config.training.keep_checkpoints
     try:
         own = [path for path in (run_dir / FOLDERS[0]).glob("model_*.pt") if KEPT.fullmatch(path.name)]
         for path in sorted(own, key=_saved, reverse=True)[keep - 1 :]:  # model.pt is one of those kept
@@ -71,8 +67,6 @@ def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Cal
             if is_out_of_memory(error):
                 raise  # waiting does not help; the caller frees memory
             reason = error.__cause__ or error
-        if path == run_dir / NEWEST:
-            _remove_surplus(checkpoint)  # of a larger training.keep_checkpoints: the disk may be full
         if attempt > retries:
             raise CheckpointWriteError(
                 f"{path}: step {checkpoint.step} cannot be written ({reason}; tried {attempt} times); {_what_is_left(run_dir)}"

@@ -54,7 +54,8 @@ def with_trained_cameras(config: Config, trained: Config) -> Config:
     values = {key: getattr(before, key) for key in keys if getattr(before, key) != getattr(data, key)}
     if data.type != before.type or not values:
         return config
-    log.info("%s, as the checkpoint has %s", keys_in_words(values), "it" if len(values) == 1 else "them")
+    it = "it" if len(values) == 1 else "them"
+    log.info("%s, as the checkpoint has %s; name another value than the default's to change %s", keys_in_words(values), it, it)
     return _replace(config, "data", **values)
 
 

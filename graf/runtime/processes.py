@@ -341,6 +341,8 @@ def _connect() -> None:
     waiting.start()
     try:
         store, rank, world_size = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
+        store.set(f"graf/{rank}", "here")
+        store.wait([f"graf/{other}" for other in range(world_size)], MEETING_TIMEOUT)  # torchrun's own store waits for nobody
         store.set_timeout(TIMEOUT)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:

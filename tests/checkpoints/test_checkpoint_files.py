@@ -19,7 +19,7 @@ from graf.checkpoints import run_folder as checkpoint_files
 from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, read_checkpoint, save_checkpoint
 from graf.checkpoints.record import read_record, record_path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save, save_newest
-from graf.config import load_config, override
+from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, DataError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.console import run_script
@@ -96,23 +96,6 @@ def test_one_may_be_all(smoke, tmp_path):
     state = TrainState(smoke(f"training.outdir={tmp_path}", "training.keep_checkpoints=1"), torch.device("cpu"))
     save_steps(state, 1, 2)
     assert [step_of(path) for path in run_checkpoints(state.config.run_dir)] == [2]
-
-
-def test_fewer_kept_checkpoints_make_room_on_a_full_disk(state, run_dir, monkeypatch):
-    """With training.keep_checkpoints lowered since: only the next save that succeeds would remove those that are too many."""
-    save_steps(state, 1, 2, 3)
-    save_checkpoint = checkpoint_files.save_checkpoint
-
-    def save_where_there_is_room(*given, **named):
-        if len(list((run_dir / "checkpoints").glob("*.pt"))) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        save_checkpoint(*given, **named)
-
-    monkeypatch.setattr(checkpoint_files, "save_checkpoint", save_where_there_is_room)
-    state.config = override(state.config, ["training.keep_checkpoints=2"])  # from 3
-    state.step = 4
-    save_newest(state.checkpoint(), sleep=lambda _: None)
-    assert [step_of(path) for path in run_checkpoints(run_dir)] == [4, 3]
 
 
 def test_backups_and_the_best_are_kept_for_good(state, run_dir):

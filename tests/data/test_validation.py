@@ -209,14 +209,21 @@ def test_cameras_that_are_pinholes(tmp_path, content):
     assert build_dataset(config(tmp_path, **{"data.fov": 32 if size == (8, 8) else 16.33})).posed
 
 
-def test_an_optical_axis_is_in_pixels_of_the_image_where_no_size_is_given(tmp_path):
-    put(tmp_path / "a.png", size=(20, 10))
+def test_an_optical_axis_without_the_images_size_is_told(tmp_path, caplog):
+    """The images may have been made smaller since."""
+    put(tmp_path / "a.png")
     frames = [{"file_path": "a.png", "transform_matrix": matrix(0.0)}]
-    found = []
-    for size in ({}, {"w": 20, "h": 10}):
-        put_transforms(tmp_path, frames, cx=12, cy=5, **size)
-        found.append(build_dataset(config(tmp_path, **{"data.imsize": 16, "data.fov": 16})).frames)
-    assert found[0] == found[1] and found[0][0].centre[0] > 0.05
+    put_transforms(tmp_path, frames, cx=12, cy=5, h=8)
+    assert build_dataset(config(tmp_path)).frames[0].side is None
+    assert "transforms.json: ignoring cx, which count in pixels of w and h; add the size that" in caplog.text
+
+
+@pytest.mark.parametrize("own", [{"fl_x": 8 / (2 * math.tan(0.3)), "w": 8}, {"camera_angle_x": 0.6}])
+def test_a_frames_own_focal_length_comes_before_the_files(tmp_path, own):
+    put(tmp_path / "a.png")
+    frames = [{"file_path": "a.png", "transform_matrix": matrix(0.0)} | own]
+    put_transforms(tmp_path, frames, w=8, h=8, fl_x=14, fl_y=14, camera_angle_y=math.radians(32))
+    assert build_dataset(config(tmp_path, **{"data.fov": math.degrees(0.6)})).posed
 
 
 def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog):

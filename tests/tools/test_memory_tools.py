@@ -114,7 +114,7 @@ def test_for_snapshots_of_a_card_its_history_is_asked_for_before_anything_is_bui
 
     calls = []
 
-    def build(*_):
+    def build(*_, **__):
         calls.append("data")
         raise GrafError("that suffices")
 

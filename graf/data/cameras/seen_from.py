@@ -70,7 +70,7 @@ def settings_of_places(dataset: Views, data: DataConfig) -> dict[str, float]:
     """data.umin and umax, and data.vmin and vmax, for the cameras of images, logged: pairs that are as by default where the
     cameras stand elsewhere. Empty for cameras that were found, which may be wrong: the next ones are sought all around."""
     settings = {}
-    if any(confidence is not None for confidence in dataset.confidence or ()):
+    if 2 * sum(confidence is not None for confidence in dataset.confidence or ()) > len(dataset):
         return settings
     if data.camera_prior == "circle" and has_default(data, OF_AZIMUTHS) and (azimuths := other_azimuths(dataset, data)):
         settings |= (found := u_of_azimuths(*azimuths))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from graf.config.strict import one_line
 from graf.data.cameras.corrections import from_opencv
 from graf.data.folders import Fault, Item, camera_files
-from graf.data.labels.intrinsics import STRONG_DISTORTION, Lens, distortions, lens
+from graf.data.labels.intrinsics import STRONG_DISTORTION, UNDISTORT, Lens, distortions, lens
 from graf.data.labels.transforms import image_file
 
 import numpy as np
@@ -30,7 +30,6 @@ MODELS = {  # their number in binary files, and their parameters
     "OPENCV": (4, ("fl_x", "fl_y", "cx", "cy", "k1", "k2", "p1", "p2")),
 }
 BY_NUMBER = {number: name for name, (number, _) in MODELS.items()}
-UNDISTORT = "run `colmap image_undistorter`, and read its images and its sparse model instead"
 
 log = logging.getLogger("graf")
 

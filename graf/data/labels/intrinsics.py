@@ -8,8 +8,8 @@ from graf.config.strict import one_line, shown
 
 DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
 FAINT_DISTORTION, STRONG_DISTORTION = 1e-3, 0.2
-BENDING_MODELS = ("FISHEYE", "EQUIRECTANGULAR", "OMNIDIRECTIONAL", "VR180")  # parts of their names
-STRAIGHTEN = "run `colmap image_undistorter`, or another tool that undistorts photographs, and take its cameras"
+BENDING_MODELS = ("FISHEYE", "EQUIRECTANGULAR", "OMNIDIRECTIONAL", "VR180", "ORTHOPHOTO", "FOV")  # parts of their names
+UNDISTORT = "run `colmap image_undistorter`, and read its images and its sparse model instead"
 SMALL = 0.01  # share of the focal length by which fl_y may differ
 SAME_SHAPE = 0.02  # by which ratios of width to height may differ
 FARTHEST_AXIS = 0.5  # of the optical axis from the centre, in units of the width
@@ -34,7 +34,7 @@ def lens(frame: Mapping[str, Any]) -> Lens:
     optical axis outside the image.
     """
     if bending := _bending(frame):
-        raise ValueError(f"{bending} bends straight lines; {STRAIGHTEN}")
+        raise ValueError(f"{bending} bends straight lines; {UNDISTORT}")
     width, height = number(frame.get("w")), number(frame.get("h"))
     fl_x = number(frame.get("fl_x")) if "fl_x" in frame else _focal_length(frame.get("camera_angle_x"), width)
     fl_y = number(frame.get("fl_y")) if "fl_y" in frame else _focal_length(frame.get("camera_angle_y"), height)
@@ -67,7 +67,7 @@ def _bending(frame: Mapping[str, Any]) -> str | None:
     model = str(frame.get("camera_model", ""))
     if any(kind in model.upper() for kind in BENDING_MODELS):
         return f"camera_model {one_line(model)}"
-    if frame.get("is_fisheye") is True:
+    if frame.get("is_fisheye") in (True, 1):
         return "is_fisheye: true"
     strong = [key for key in DISTORTIONS if abs(number(frame.get(key))) > STRONG_DISTORTION]
     return f"{strong[0]} {number(frame[strong[0]]):g}" if strong else None

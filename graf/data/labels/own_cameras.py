@@ -26,7 +26,7 @@ from graf.runtime.limits import available_cores
 from graf.runtime.threads import map_in_threads
 
 OF_CAMERAS = ("fov", "radius", "near", "far")
-FARTHEST = 3.0  # times as far away as the nearest camera: of others one may be a mistake
+FARTHEST = 2.0  # times as far away as the nearest camera: of others one may be a mistake
 
 log = logging.getLogger("graf")
 
@@ -41,8 +41,10 @@ def with_lens(items: Sequence[Item], data: DataConfig, scaled: bool) -> DataConf
     """The config with the photographs' data.fov; where their cameras are `scaled`, with the data.radius too at which a frame
     shows as much of the object as by default. None where one photograph alone is far narrower than the others."""
     fov = _fov(items, data)
-    if fov is None or fov == data.fov:
-        return data if fov else None
+    if fov is None:
+        return None
+    if fov == data.fov:
+        return data
     distance = sum(data.radius) / 2 * half_width(data.fov) / half_width(fov)
     return replace(data, fov=fov, radius=(rounded(distance, 3),) * 2 if scaled else data.radius)
 

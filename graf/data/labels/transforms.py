@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.strict import one_line, shown
-from graf.data.decoding import EXTENSIONS, upright_size
+from graf.data.decoding import EXTENSIONS
 from graf.data.folders import Fault, Item, camera_files, is_within
 from graf.data.labels.intrinsics import Lens, distortions, lens
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 TOLERANCE = 1e-3  # of rotations: files carry few decimals
+FOCAL_KEYS = ("camera_angle_x", "camera_angle_y", "fl_x", "fl_y")
 LARGEST_FILE = 2**28  # characters
 
 log = logging.getLogger("graf")
@@ -40,9 +41,10 @@ def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fa
 
 
 def with_shared(content: dict, frame: dict) -> dict:
-    """A frame with what its file says of all frames; its own focal length comes before the file's angle."""
-    shared = {key: value for key, value in content.items() if key != "frames"}
-    return {key: value for key, value in shared.items() if key != "camera_angle_x" or "fl_x" not in frame} | frame
+    """A frame with what its file says of all frames; its own focal length comes before the file's lengths and angles."""
+    has_own = "fl_x" in frame or "camera_angle_x" in frame
+    of_others = {"frames", *(FOCAL_KEYS if has_own else ())}
+    return {key: value for key, value in content.items() if key not in of_others} | frame
 
 
 def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
@@ -54,7 +56,7 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not frames:
         return [], [Fault(str(file), "has no frames; expected a list of file_path and transform_matrix")]
-    items, faults, ignored = [], [], set()
+    items, faults, ignored, sizeless = [], [], set(), set()
     frame_of: dict[Path, int] = {}
     for number, frame in enumerate(frames):
         if not isinstance(frame, dict):
@@ -70,8 +72,6 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(where, str(error), of_image=True))
         intrinsics = with_shared(content, frame)
-        if image and "w" not in intrinsics and ("cx" in intrinsics or "cy" in intrinsics) and (size := upright_size(image)):
-            intrinsics |= {"w": size[0], "h": size[1]}
         try:
             pose_c2w = rigid_pose(frame.get("transform_matrix"))
         except ValueError as error:
@@ -81,6 +81,7 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
         except ValueError as error:
             faults.append(Fault(str(image or where), f"in {file.name}: {error}", of_image=True))
         ignored |= distortions(intrinsics)
+        sizeless |= {axis for axis, side in (("cx", "w"), ("cy", "h")) if axis in intrinsics and side not in intrinsics}
         if image:
             name, mask, confidence = frame.get("object"), frame.get("mask_path"), frame.get("confidence")
             items.append(
@@ -97,6 +98,9 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
     if ignored:
         keys = ", ".join(sorted(ignored))
         log.warning("%s: ignoring %s; images are taken as undistorted", file, keys)
+    if sizeless:
+        keys = " and ".join(sorted(sizeless))
+        log.warning("%s: ignoring %s, which count in pixels of w and h; add the size that the images had", file, keys)
     return items, faults
 
 
