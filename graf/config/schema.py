@@ -111,8 +111,8 @@ class DataConfig:
     )
     fov: float = key(
         32.0,
-        "horizontal field of view, degrees; fov, radius, near and far, all four as by default, give way to those of a file of "
-        "cameras in a new run of train.py",
+        "horizontal field of view, degrees; fov, radius, near and far give way, where they are as by default, to those of a file "
+        "of cameras in a new run of train.py",
         0.1,
         179,
     )

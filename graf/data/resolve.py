@@ -48,7 +48,7 @@ def with_trained_cameras(config: Config, trained: Config) -> Config:
     """The config of a run that goes on with the cameras that it was `trained` with where its own are the default's: what the
     images' cameras told at the first start holds for the whole run. A change is logged."""
     data, before = config.data, trained.data
-    groups = [OF_CAMERAS] * (data.orthographic == before.orthographic)
+    groups = [[key] for key in OF_CAMERAS] * (data.orthographic == before.orthographic)
     groups += [OF_AZIMUTHS, OF_HEIGHTS] * (data.camera_prior == before.camera_prior == "circle")
     keys = [key for group in groups if has_default(data, group) for key in group]
     values = {key: getattr(before, key) for key in keys if getattr(before, key) != getattr(data, key)}

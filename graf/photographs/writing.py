@@ -87,7 +87,6 @@ def _comment(labels: str, parent: str) -> str:
         lines += [
             "Where names rank the camera's heights, say in data.v how high it stood for each: docs/datasets.md has a table."
         ]
-    if labels != "none":
         lines += [
             "Say what the camera was: data.fov (degrees, horizontal, of the centre square), data.radius, data.near, data.far."
         ]

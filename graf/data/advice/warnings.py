@@ -4,6 +4,7 @@ What is few follows from three runs: the default recipe learned from 2,048 rende
 photographs of 200 real cars, cut out and with cameras; configs/few_images.yaml learned from 400 of ten toy cars.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from graf.camera import elevation_of_v
 from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
-from graf.data.cameras.seen_from import in_degrees, other_azimuths, other_heights, u_of_azimuths, v_of_heights
+from graf.data.cameras.seen_from import FEWEST_OF_A_RING, in_degrees, other_azimuths, other_heights, u_of_azimuths, v_of_heights
+from graf.data.labels.placement import looked_at
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
 
@@ -21,6 +23,7 @@ FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
+TILTED_DEG, OFF_CENTRE = 20.0, 0.2  # of the cameras' horizontal axes; of what they look at, in units of their distance
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -39,6 +42,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         *_repeated(dataset.files, evidence),
         *_backgrounds(data, evidence),
         *_unsure_cameras(dataset),
+        *_tilted_world(dataset, data),
         *_other_azimuths(dataset, data),
         *_other_heights(dataset, data),
     ]
@@ -107,7 +111,11 @@ def _few(dataset: Views, config: Config, evidence: Evidence) -> Iterator[str]:
     if not found:
         return
     several = dataset.posed and n_objects > 1  # without cameras, names that count views look like those of objects
-    single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
+    single = (
+        ""
+        if several
+        else ". A single object is a matter for nerfstudio, which reconstructs it; several are told by a folder of each"
+    )
     mirror = "" if dataset.posed or config.data.hflip else ", or let training mirror these at random by data.hflip: true"
     advice = f", which a config of your own takes over by inherit_from: {FOR_FEW}. Or add"
     if config.discriminator.augment:  # of our configs few_images.yaml alone has it, so this one inherits from it
@@ -138,6 +146,27 @@ def _unsure_cameras(dataset: Views) -> Iterator[str]:
             f"the estimator that found the cameras is unsure of them: their mean confidence is {mean:.2f}, where guessing has "
             f"{GUESSED_RIGHT:.2f}. Train without them (data.labels: none), or find better ones: tools/find_cameras.py with "
             "more --max_steps, or photographs of more objects"
+        )
+
+
+def _tilted_world(dataset: Views, data: DataConfig) -> Iterator[str]:
+    """Of cameras that are taken as their file has them."""
+    if dataset.label_source != "transforms" or data.align_cameras != "auto" or len(dataset) < FEWEST_OF_A_RING:
+        return
+    pose_c2w = dataset.labels.pose_c2w.double()
+    cure = "set data.align_cameras: always"
+    tilt = math.degrees(math.asin(pose_c2w[:, 2, 0].square().mean().sqrt().clamp(max=1).item()))
+    if tilt > TILTED_DEG:
+        yield (
+            f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, as if another axis than z were upward in "
+            f"transforms.json: {cure}, or where the cameras were rolled data.roll_deg"
+        )
+    centre = looked_at(pose_c2w)
+    away, distance = (0.0, 1.0) if centre is None else (centre.norm().item(), pose_c2w[:, :, 3].norm(dim=1).mean().item())
+    if away > OFF_CENTRE * distance:
+        yield (
+            f"the cameras look at a point {away:.3g} from the origin of transforms.json, where the object is expected, and are "
+            f"{distance:.3g} from it: if the object is where they look, {cure}"
         )
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 OF_AZIMUTHS, OF_HEIGHTS = ("umin", "umax"), ("vmin", "vmax")
 FEWEST_OF_A_RING, FEWEST_WITH_STRAYS = 8, 20  # cameras, which tell where they all stand, and that one stands elsewhere
 STRAYS = 0.05  # share of the cameras that may stand elsewhere
-SAME_HEIGHT_DEG, FAR_DEG = 2.0, 10.0  # between the cameras' heights and the ends and the middle of data.vmin..vmax
+SAME_HEIGHT_DEG = 2.0  # between the cameras' heights and the ends of data.vmin..vmax
+NEAR_DEG = 5.0  # from the cameras to the middle of the default's range, which else gives way to them
 LEAST_WIDTH_DEG = 1.0  # of data.vmin..vmax
-BESIDE_DEG = 30.0  # of the cameras' azimuths, to which data.umin..umax may reach
+FAR_DEG, BESIDE_DEG = 10.0, 30.0  # from the cameras to the middle of a range, and to the ends of data.umin..umax
 WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
 
 log = logging.getLogger("graf")
@@ -41,16 +42,16 @@ def other_azimuths(dataset: Views, data: DataConfig) -> tuple[float, float] | No
     return (low - 360, high - 360) if high > 360 else (low, high)
 
 
-def other_heights(dataset: Views, data: DataConfig) -> tuple[float, float] | None:
+def other_heights(dataset: Views, data: DataConfig, apart_deg: float = FAR_DEG) -> tuple[float, float] | None:
     """From how many to how many degrees above the horizon the cameras stand, but for a few; None where these are the heights of
-    data.vmin..vmax, or where they are too few."""
+    data.vmin..vmax, whose middle is up to `apart_deg` higher or lower, or where they are too few."""
     if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
         return None
     _, v = azimuth_and_v(dataset.labels.pose_c2w)
     low, high = _ends(torch.rad2deg(torch.asin(1 - 2 * v)))
     top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
     reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
-    return None if reaches and low - FAR_DEG <= middle <= high + FAR_DEG else (low, high)
+    return None if reaches and low - apart_deg <= middle <= high + apart_deg else (low, high)
 
 
 def u_of_azimuths(low: float, high: float) -> dict[str, float]:
@@ -75,7 +76,7 @@ def settings_of_places(dataset: Views, data: DataConfig) -> dict[str, float]:
     if data.camera_prior == "circle" and has_default(data, OF_AZIMUTHS) and (azimuths := other_azimuths(dataset, data)):
         settings |= (found := u_of_azimuths(*azimuths))
         log.info("%s, because the cameras stand at azimuth %s degrees", keys_in_words(found), in_degrees(*azimuths))
-    if has_default(data, OF_HEIGHTS) and (heights := other_heights(dataset, data)):
+    if has_default(data, OF_HEIGHTS) and (heights := other_heights(dataset, data, NEAR_DEG)):
         settings |= (found := v_of_heights(*heights))
         log.info("%s, because the cameras stand %s degrees above the horizon", keys_in_words(found), in_degrees(*heights))
     return settings

@@ -12,7 +12,7 @@ from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, nam
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
 from graf.data.labels.names import items_by_name, names_have_cameras, unmatched_pattern, with_named_classes
-from graf.data.labels.own_cameras import OF_CAMERAS, camera_settings, has_default, with_lens
+from graf.data.labels.own_cameras import camera_settings, left_to_cameras, with_lens
 from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
 from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
@@ -80,11 +80,10 @@ def items_by_files(
 ) -> tuple[list[Item], list[Fault], dict[str, Any]]:
     """The images named in the folders' files of cameras, every fault of these, and values of `data`.
 
-    take_cameras: where the config leaves OF_CAMERAS as they are by default, the values are those of the cameras, which are
-    checked against these instead.
+    take_cameras: the values are those of the cameras for keys that the config leaves to them; the others are checked.
     """
     groups, faults, faulty, scaled = {}, [], set(), is_aligned(source, data)
-    take_cameras = take_cameras and not data.orthographic and has_default(data, OF_CAMERAS)
+    take_cameras = take_cameras and not data.orthographic and left_to_cameras(data)
     for class_index, folder in enumerate(folders):
         if folder.cameras != source:
             cure = "add one, or set data.labels: filename or none"
@@ -106,7 +105,7 @@ def items_by_files(
         except DataError as error:
             faults.append(Fault(where, str(error)))
             groups[where] = [dataclasses.replace(item, pose_c2w=None) for item in found]  # in a world that is not ours
-    settings = camera_settings(_without_faulty(groups, faults, data), lens, scaled) if lens else {}
+    settings = camera_settings(_without_faulty(groups, faults, data), data, lens, scaled) if lens else {}
     data = dataclasses.replace(data, **settings)
     out_of_reach = depth_faults(groups, data, scaled)
     if all(fault.of_image for fault in out_of_reach) and not scaled:

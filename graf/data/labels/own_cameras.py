@@ -37,40 +37,52 @@ def has_default(data: DataConfig, keys: Sequence[str]) -> bool:
     return all(getattr(data, key) == getattr(default, key) for key in keys)
 
 
+def left_to_cameras(data: DataConfig) -> list[str]:
+    """Those of OF_CAMERAS that the config leaves as they are by default."""
+    return [key for key in OF_CAMERAS if has_default(data, [key])]
+
+
 def with_lens(items: Sequence[Item], data: DataConfig, scaled: bool) -> DataConfig | None:
-    """The config with the photographs' data.fov; where their cameras are `scaled`, with the data.radius too at which a frame
-    shows as much of the object as by default. None where one photograph alone is far narrower than the others."""
-    fov = _fov(items, data)
+    """The config with the photographs' data.fov where it leaves that to them, and where their cameras are `scaled` with the
+    data.radius at which a frame shows as much of the object as by default. None where one photograph alone is far narrower than
+    the others."""
+    free, default = left_to_cameras(data), DataConfig()
+    fov = _fov(items, data) if "fov" in free else data.fov
     if fov is None:
         return None
-    if fov == data.fov:
-        return data
-    distance = sum(data.radius) / 2 * half_width(data.fov) / half_width(fov)
-    return replace(data, fov=fov, radius=(rounded(distance, 3),) * 2 if scaled else data.radius)
+    if not scaled or "radius" not in free or fov == default.fov:
+        return replace(data, fov=fov)
+    distance = default.radius[0] * half_width(default.fov) / half_width(fov)
+    return replace(data, fov=fov, radius=(rounded(distance, 3),) * 2)
 
 
-def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, scaled: bool) -> dict[str, Any]:
-    """OF_CAMERAS that fit cameras, logged, for a config from `with_lens`: depths hold an object as deep as the frame is wide at
-    its place. Empty where the config's own do, and where cameras have an odd distance, as in another unit, or odd distances.
+def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: DataConfig, scaled: bool) -> dict[str, Any]:
+    """Other values for what the config leaves to the cameras, logged: their field of view and distance, and depths that hold an
+    object as deep as the frame is wide at its place. Empty where the default's fit, and where cameras have an odd distance,
+    as in another unit, or odd distances.
 
-    groups: images by the file that has their cameras. scaled: these were scaled to data.radius.
+    groups: images by the file that has their cameras. lens: the config from `with_lens`. scaled: the cameras were scaled to its
+    data.radius.
     """
     posed = [item for found in groups.values() for item in found if item.pose_c2w is not None]
     ahead = [item for item in posed if depth_of_origin([item]).item() > 0]
     if not ahead:
         return {}
-    depths, distances = depth_of_origin(ahead), distances_of(ahead)
-    nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
-    at_radius = scaled or not stands_elsewhere(distances, data)
-    if has_default(data, OF_CAMERAS) and at_radius and not is_out_of_reach(ahead, data).any():
+    default, depths, distances = DataConfig(), depth_of_origin(ahead), distances_of(ahead)
+    at_radius = lens.radius == default.radius if scaled else not stands_elsewhere(distances, default)
+    if lens.fov == default.fov and at_radius and not is_out_of_reach(ahead, default).any():
         return {}
-    if not has_usual_size(mean, data.fov) or farthest > FARTHEST * nearest:
+    nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
+    if not has_usual_size(mean, lens.fov) or farthest > FARTHEST * nearest:
         return {}
     off_axis = (distances - depths).max().item()  # of an object that is not in the middle of its frames
-    found = reach(nearest, farthest, rounded(mean * half_width(data.fov), 3), scaled, off_axis)
-    settings = {"fov": data.fov, "radius": data.radius} | found
+    fitting = reach(nearest, farthest, rounded(mean * half_width(lens.fov), 3), scaled, off_axis)
+    fitting = {"fov": lens.fov, "radius": lens.radius} | fitting
+    settings = {key: fitting[key] for key in left_to_cameras(data) if fitting[key] != getattr(data, key)}
+    if not settings:
+        return {}
     log.info(
-        "%s, by the cameras of %s; another value than the default's for one of these keys leaves all four to you",
+        "%s, by the cameras of %s; of these keys, one that has another value than the default's is left to you",
         *(keys_in_words(settings), listed_places(list(groups))),
     )
     return settings

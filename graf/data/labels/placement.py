@@ -24,6 +24,7 @@ RADIUS_TOLERANCE = 0.05  # of data.radius
 SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
 HALF_WIDTHS = (0.25, 4.0)  # of a frame at its object, scene units: a field learns little of objects of other sizes
+MISTAKEN_AXES = 0.9  # share of the cameras that look away where their axes are mistaken
 OTHER_UNIT = 10.0  # times as far from the origin as the cameras of most files
 
 log = logging.getLogger("graf")
@@ -104,10 +105,12 @@ def _looking_away(items: list[Item], where: str, data: DataConfig) -> list[Fault
         "opengl": "a camera looks along its own -z (for poses of OpenCV or COLMAP set data.camera_axes: opencv)",
         "opencv": "with data.camera_axes: opencv it looks along its own z (for poses of NeRF-Blender set opengl)",
     }
-    name = Path(where).name
+    name, rows = Path(where).name, (depth_of_origin(items) <= 0).nonzero()[:, 0].tolist()
     away = f"its camera in {name} looks away from the origin, where the object is expected"
-    away += f"; {axes[data.camera_axes]}" if name in (TRANSFORMS, *SPLITS) else ""
-    return [Fault(str(items[i].file), away, of_image=True) for i in (depth_of_origin(items) <= 0).nonzero()[:, 0].tolist()]
+    if name in (TRANSFORMS, *SPLITS):
+        elsewhere = "if the object is elsewhere in the file's world, set data.align_cameras: always"
+        away += f"; {axes[data.camera_axes] if len(rows) > MISTAKEN_AXES * len(items) else elsewhere}"
+    return [Fault(str(items[i].file), away, of_image=True) for i in rows]
 
 
 def depth_of_origin(items: Sequence[Item]) -> Tensor:

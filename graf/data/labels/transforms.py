@@ -78,9 +78,9 @@ def _read_file(file: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
             faults.append(Fault(str(image or where), f"in {file.name}: {error}", of_image=True))
         try:
             found = lens(intrinsics)
+            ignored |= distortions(intrinsics)
         except ValueError as error:
             faults.append(Fault(str(image or where), f"in {file.name}: {error}", of_image=True))
-        ignored |= distortions(intrinsics)
         sizeless |= {axis for axis, side in (("cx", "w"), ("cy", "h")) if axis in intrinsics and side not in intrinsics}
         if image:
             name, mask, confidence = frame.get("object"), frame.get("mask_path"), frame.get("confidence")

@@ -89,10 +89,24 @@ def test_cameras_of_a_transforms_json_are_taken_whole(tmp_path, caplog):
     assert f"data.fov: 50, data.radius: 2, data.near: 1.067 and data.far: 2.933, by the cameras of {folder}" in caplog.text
 
 
-@pytest.mark.parametrize("key", ["data.fov=50", "data.radius=2", "data.near=1.1", "data.far=2.9", "data.orthographic=true"])
-def test_naming_one_of_the_keys_leaves_all_to_the_config(tmp_path, key):
+@pytest.mark.parametrize("key", ["data.fov=50", "data.radius=2", "data.near=1.1", "data.far=2.9"])
+def test_a_key_that_is_named_stays_and_the_others_are_the_cameras(tmp_path, key):
+    found = settings_of(posed(tmp_path), key)
+    named = key.partition("=")[0].removeprefix("data.")
+    assert found.keys() == {"fov", "radius", "near", "far"} - {named}
+    assert found.items() <= {"fov": 50, "radius": (2, 2), "near": 1.067, "far": 2.933}.items()
+
+
+@pytest.mark.parametrize("keys", [["data.fov=40"], ["data.near=2.2"], ["data.orthographic=true"]])
+def test_a_key_that_is_named_and_wrong_is_a_fault(tmp_path, keys):
     with pytest.raises(DataError):
-        build_dataset(config(posed(tmp_path), key), take_cameras=True)
+        build_dataset(config(posed(tmp_path), *keys), take_cameras=True)
+
+
+def test_depths_that_are_left_to_the_cameras_fit_those_that_are_named(tmp_path):
+    """Each by itself has the origin between near and far, which cut an object."""
+    assert settings_of(posed(tmp_path, radius=2.7), "data.fov=50", "data.radius=2.7") == {"near": 1.44, "far": 3.96}
+    assert settings_of(tmp_path, "data.align_cameras=always", "data.fov=50")["radius"] == (2.21, 2.21)
 
 
 @pytest.mark.parametrize("radius", [3.6, 3.5])
@@ -112,7 +126,7 @@ def test_what_a_file_does_not_tell_stays(tmp_path):
     del content["camera_angle_x"]
     (folder / "transforms.json").write_text(json.dumps(content))
     found = settings_of(folder)
-    assert found["fov"] == 32 and found["radius"] == (2, 2)
+    assert "fov" not in found and found["radius"] == (2, 2)
     assert found["far"] - 2 == pytest.approx(2 * math.tan(math.radians(16)), abs=0.01)
 
 
@@ -270,6 +284,49 @@ def test_faces_that_look_elsewhere_than_the_prior_are_told_of(tmp_path, caplog):
         assert ("stand at azimuth 240 to 295" in caplog.text) == (place == "elsewhere")
 
 
+def in_world(folder, turn=None, shift=(0.0, 0.0, 0.0)):
+    """The folder's cameras in a world with other axes, or another origin."""
+    content = json.loads((folder / "transforms.json").read_text())
+    move = torch.eye(4)
+    move[:3, :3], move[:3, 3] = torch.eye(3) if turn is None else torch.tensor(turn), torch.tensor(shift)
+    for frame in content["frames"]:
+        frame["transform_matrix"] = (move @ torch.tensor(frame["transform_matrix"])).tolist()
+    (folder / "transforms.json").write_text(json.dumps(content))
+    return folder
+
+
+Y_UP = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    "turn, shift, told",
+    [
+        (None, (0.0, 0.0, 0.3), ""),
+        (Y_UP, (0.0, 0.0, 0.0), "degrees off the horizon, as if another axis than z were upward"),
+        (None, (0.0, 0.9, 0.0), "look at a point 0.9 from the origin of transforms.json"),
+    ],
+)
+def test_cameras_of_another_world_are_told_of(tmp_path, caplog, turn, shift, told):
+    folder = in_world(posed(tmp_path, 32.0, 3.6), turn, shift)
+    log_warnings(build_dataset(config(folder, "data.near=1.5"), take_cameras=True), config(folder))
+    assert told in caplog.text and (told != "") == ("data.align_cameras: always" in caplog.text)
+    caplog.clear()
+    log_warnings(build_dataset(config(folder, "data.align_cameras=always")), config(folder, "data.align_cameras=always"))
+    assert "align_cameras" not in caplog.text
+
+
+def test_where_some_cameras_look_away_the_origin_is_elsewhere(tmp_path):
+    folder = in_world(posed(tmp_path, 32.0, 3.6), shift=(5.0, 0.0, 0.0))
+    with pytest.raises(DataError, match="looks away .*elsewhere in the file's world, set data.align_cameras: always"):
+        build_dataset(config(folder))
+
+
+def test_cameras_that_are_not_read_are_told_of(tmp_path, caplog):
+    caplog.set_level("INFO", "graf")
+    build_dataset(config(posed(tmp_path), "data.labels=none"))
+    assert f"{tmp_path / 'transforms.json'}: its cameras are not read, because of data.labels: none" in caplog.text
+
+
 def test_names_tell_heights_alone(tmp_path):
     for azimuth in range(0, 360, 30):
         Image.new("RGB", (16, 16), (azimuth // 2, 0, 0)).save(tmp_path / f"0_{azimuth:04d}.png")
@@ -307,10 +364,13 @@ def test_a_run_that_goes_on_keeps_its_cameras(tmp_path, caplog):
         "data.fov: 50, data.radius: 2, data.near: 1.1, data.far: 2.9 and data.vmax: 0.4, as the checkpoint has them"
         in caplog.text
     )
+    near = with_trained_cameras(config(tmp_path, "data.near=1", "data.vmin=0.1"), before).data
+    assert (near.fov, near.radius, near.near, near.far, near.vmin, near.vmax) == (50, (2, 2), 1, 2.9, 0.1, 0.47)
     caplog.clear()
-    near = config(tmp_path, "data.near=1")
-    assert with_trained_cameras(near, before).data.vmax == 0.4 and "data.vmax: 0.4, as the checkpoint has it" in caplog.text
-    own = config(tmp_path, "data.near=1", "data.vmin=0.1")
+    own = config(tmp_path, "data.fov=50", "data.radius=2", "data.near=1", "data.far=2.8")
+    assert with_trained_cameras(own, before).data.far == 2.8
+    assert "data.vmax: 0.4, as the checkpoint has it" in caplog.text
+    own = config(tmp_path, "data.fov=50", "data.radius=2", "data.near=1", "data.far=2.8", "data.vmin=0.1")
     cars = load_config(None, [])
     assert with_trained_cameras(own, before) == own and with_trained_cameras(cars, before) == cars
     front = config(tmp_path, "data.camera_prior=front")  # which reads none of the ranges
