@@ -111,8 +111,8 @@ class DataConfig:
     )
     fov: float = key(
         32.0,
-        "horizontal field of view, degrees; fov, radius, near and far give way, where they are as by default, to those of a file "
-        "of cameras in a new run of train.py",
+        "horizontal field of view, degrees; where fov, radius, near and far are as by default, those of a file of cameras take "
+        "their place in a new run of train.py",
         0.1,
         179,
     )
