@@ -112,13 +112,18 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
             "background_model to none, for photographs as they were taken set alpha to ignore"
         )
     if data.near >= data.far:
-        yield f"data: near must be below far, found {data.near:g} and {data.far:g}"
+        one = data.type == "images" and (data.near == DataConfig.near or data.far == DataConfig.far)
+        both = "; name both" if one else ""
+        yield f"data: near must be below far, found {data.near:g} and {data.far:g}{both}"
     if low <= 0:
         yield f"data.radius: must be above 0, found {low:g}"
     if low > high:
         yield f"data.radius: the range runs from low to high, found {data.radius}"
     if high - low > data.near:
-        yield f"data.radius: a range of {high - low:g} moves the near plane {data.near:g} behind the camera"
+        yield (
+            f"data.radius: a range of {high - low:g} moves the near plane {data.near:g} behind the camera: data.near is "
+            f"the farthest one's, set it above {high - low:g}, or data.radius to one number"
+        )
     if not isinstance(data.box, str) and any(a >= b for a, b in zip(data.box[:3], data.box[3:], strict=True)):
         yield f"data.box: each of its first three numbers must be below that of the last three, found {shown(list(data.box))}"
     if data.umin > data.umax:

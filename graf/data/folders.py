@@ -275,6 +275,11 @@ def images_below(folder: Path) -> list[Path]:
     return found
 
 
+def images_in(folder: Path) -> list[Path]:
+    """The images in a folder itself, without hidden ones."""
+    return [Path(folder, name) for name in os.listdir(folder) if is_image(name)] if folder.is_dir() else []
+
+
 def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:
     return name.lower().endswith(extensions) and not name.startswith(".")
 

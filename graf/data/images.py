@@ -21,12 +21,11 @@ from graf.data.folders import (
     Fault,
     Folder,
     Item,
-    camera_file,
     doubted_masks,
     find_folders,
     how_to_convert,
     images_below,
-    name_of_cameras,
+    images_in,
     object_of,
 )
 from graf.data.image_cache import ImageCache, image_cache
@@ -150,10 +149,8 @@ def load_images(config: Config, cache_folder: Path | None = None, take_cameras: 
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     if unread and items:  # without items it is among the faults
         log.warning("%s", how_to_convert(unread))
-    if source in READERS:
+    if source in ("transforms", "colmap"):
         warn_of_unnamed(folders, labelled.items, data)
-    if data.labels == "none":
-        tell_of_unread_cameras(data)
     if source == "transforms":
         tell_of_joined(folders, labelled.items, data)
     if source in READERS:
@@ -183,24 +180,21 @@ def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -
 
 
 def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
-    """Warn of images in or below the folder of a file of cameras that it does not name, but not of those of the same names as
-    in it: images_2, images_4 and images_8 of nerfstudio are smaller copies."""
-    inside = [file for folder in folders if folder.cameras for file in images_below(folder.path)]
+    """Warn of images that a file of cameras does not name: beside those of COLMAP's model, or in and below the folder of a
+    transforms.json, but not those of the same names as in it: images_2, images_4 and images_8 of nerfstudio are copies."""
+    kind = next(folder.cameras for folder in folders if folder.cameras)
+    if kind == "colmap":
+        inside = [file for place in {item.file.parent for item in items} for file in images_in(place)]
+    else:
+        inside = [file for folder in folders if folder.cameras == "transforms" for file in images_below(folder.path)]
     known = {item.file for item in items} | {item.mask for item in items} | find_masks(inside, data.masks).files
-    names = {item.file.name for item in items}
+    names = {item.file.name for item in items if kind == "transforms"}
     unnamed = sorted(file for file in set(inside) - known if file.name not in names)
     if unnamed:
         log.warning(
             "%d images beside or below a %s are not named in it, and are not used, such as %s",
-            *(len(unnamed), FILES[next(folder.cameras for folder in folders if folder.cameras)], one_line(str(unnamed[0]))),
+            *(len(unnamed), FILES[kind], one_line(str(unnamed[0]))),
         )
-
-
-def tell_of_unread_cameras(data: DataConfig) -> None:
-    """Log that the folders have a file of cameras which data.labels: none leaves unread."""
-    for folder in map(Path, data.datadir):
-        if kind := camera_file(folder, "auto"):
-            log.info("%s: its cameras are not read, because of data.labels: none", name_of_cameras(folder, kind))
 
 
 def tell_of_joined(folders: list[Folder], items: list[Item], data: DataConfig) -> None:

@@ -163,6 +163,7 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("ray_sampler.min_scale=0", "min_scale must be above 0"),
         ("ray_sampler.max_scale=0.5", "min_scale must be above 0 and at most max_scale, found 1 and 0.5"),
         ("data.near=4.6", "near must be below far, found 4.6 and 4.6"),
+        ("data={type: images, far: 1.6}", "near must be below far, found 2.6 and 1.6; name both"),
         ("data.radius=0", "data.radius: must be above 0"),
         ("data.radius=3,2", "runs from low to high"),
         ("data.radius=1,2,3", "data.radius: expected 2 numbers, found '1,2,3'"),

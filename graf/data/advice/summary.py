@@ -1,13 +1,16 @@
 """The summary of what a run will learn from, as tools/validate_data.py prints it; train.py says only what is wrong with it."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 from graf.config import Config, DataConfig
 from graf.data.advice.cameras import cameras_in_words
 from graf.data.advice.evidence import Evidence, evidence_of
 from graf.data.advice.names import hint_of_names
 from graf.data.advice.warnings import sampled_all_around, warnings_about
+from graf.data.folders import find_folders, name_of_cameras
 from graf.data.views import Views
 
 log = logging.getLogger("graf")
@@ -71,8 +74,15 @@ def _opacity(dataset: Views, data: DataConfig) -> str:
     return "not judged " + ("(data.alpha: ignore)" if data.alpha == "ignore" else "because not all images have transparency")
 
 
+def _unread_cameras(data: DataConfig) -> Path | None:
+    folders = find_folders(dataclasses.replace(data, labels="auto")).folders if data.type == "images" else ()
+    return next((name_of_cameras(folder.path, folder.cameras) for folder in folders if folder.cameras), None)
+
+
 def _missing(dataset: Views, data: DataConfig) -> Iterator[str]:
-    if not dataset.posed:
+    if not dataset.posed and data.labels == "none" and (unread := _unread_cameras(data)):
+        yield f"cameras: {unread} has them, and data.labels: none leaves it unread"
+    elif not dataset.posed:
         yield (
             "cameras: training can do without; where they are known, give them by file names (data.name_pattern), a "
             "transforms.json, COLMAP's model or EG3D's dataset.json; tools/find_cameras.py finds those of views from all around"

@@ -14,16 +14,20 @@ from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.cameras.seen_from import FEWEST_OF_A_RING, in_degrees, other_azimuths, other_heights, u_of_azimuths, v_of_heights
-from graf.data.labels.placement import looked_at
+from graf.data.labels.placement import across_axes, looked_at, missed_by
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
+
+import torch
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
-TILTED_DEG, OFF_CENTRE = 20.0, 0.2  # of the cameras' horizontal axes; of what they look at, in units of their distance
+TILTED_DEG, ROLLED_DEG = 20.0, 55.0  # of horizontal axes, off the horizon: in a world with y up they are at 45 on the mean
+OFF_CENTRE, CLEARLY = 0.15, 3.0  # by how much the cameras look past the origin: of their distance, and of how they miss a point
+LEAST_TURN = 0.02  # of cameras that tell what point they look at: 8 degrees to either side
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -157,13 +161,15 @@ def _tilted_world(dataset: Views, data: DataConfig) -> Iterator[str]:
     cure = "set data.align_cameras: always"
     tilt = math.degrees(math.asin(pose_c2w[:, 2, 0].square().mean().sqrt().clamp(max=1).item()))
     if tilt > TILTED_DEG:
-        yield (
-            f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, as if another axis than z were upward in "
-            f"transforms.json: {cure}, or where the cameras were rolled data.roll_deg"
-        )
-    centre = looked_at(pose_c2w)
-    away, distance = (0.0, 1.0) if centre is None else (centre.norm().item(), pose_c2w[:, :, 3].norm(dim=1).mean().item())
-    if away > OFF_CENTRE * distance:
+        upward = f"as if another axis than z were upward in transforms.json: {cure}"
+        rolled = "as if the cameras were rolled: set data.roll_deg, such as 90 or -90"
+        yield f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, {rolled if tilt > ROLLED_DEG else upward}"
+    centre, distance = looked_at(pose_c2w), pose_c2w[:, :, 3].norm(dim=1).mean().item()
+    if centre is None or torch.linalg.eigvalsh(across_axes(pose_c2w).mean(0))[0] < LEAST_TURN:
+        return
+    past_origin, past_centre = (missed_by(pose_c2w, point).item() for point in (torch.zeros_like(centre), centre))
+    if past_origin > max(OFF_CENTRE * distance, CLEARLY * past_centre):
+        away = centre.norm().item()
         yield (
             f"the cameras look at a point {away:.3g} from the origin of transforms.json, where the object is expected, and are "
             f"{distance:.3g} from it: if the object is where they look, {cure}"

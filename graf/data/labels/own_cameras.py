@@ -18,6 +18,7 @@ from graf.data.labels.placement import (
     has_usual_size,
     is_out_of_reach,
     listed_places,
+    radius_of,
     reach,
     rounded,
     stands_elsewhere,
@@ -73,12 +74,14 @@ def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: Da
     if lens.fov == default.fov and at_radius and not is_out_of_reach(ahead, default).any():
         return {}
     nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
-    if not has_usual_size(mean, lens.fov) or farthest > FARTHEST * nearest:
+    free = left_to_cameras(data)
+    if "radius" in free and (not has_usual_size(mean, lens.fov) or farthest > FARTHEST * nearest):
         return {}
+    radius = lens.radius if scaled or "radius" not in free else radius_of(nearest, farthest)
     off_axis = (distances - depths).max().item()  # of an object that is not in the middle of its frames
-    fitting = reach(nearest, farthest, rounded(mean * half_width(lens.fov), 3), scaled, off_axis)
-    fitting = {"fov": lens.fov, "radius": lens.radius} | fitting
-    settings = {key: fitting[key] for key in left_to_cameras(data) if fitting[key] != getattr(data, key)}
+    fitting = reach(nearest, farthest, rounded(mean * half_width(lens.fov), 3), radius, off_axis)
+    fitting |= {"fov": lens.fov, "radius": radius}
+    settings = {key: fitting[key] for key in free if fitting[key] != getattr(data, key)}
     if not settings:
         return {}
     log.info(

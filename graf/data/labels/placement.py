@@ -12,7 +12,7 @@ from typing import Any
 
 from graf.config import DataConfig
 from graf.config.strict import as_written, keys_in_words
-from graf.data.folders import SPLITS, TRANSFORMS, Fault, Item
+from graf.data.folders import TRANSFORMS, Fault, Item
 from graf.errors import DataError
 from graf.rays import depth_bounds
 
@@ -24,7 +24,6 @@ RADIUS_TOLERANCE = 0.05  # of data.radius
 SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
 HALF_WIDTHS = (0.25, 4.0)  # of a frame at its object, scene units: a field learns little of objects of other sizes
-MISTAKEN_AXES = 0.9  # share of the cameras that look away where their axes are mistaken
 OTHER_UNIT = 10.0  # times as far from the origin as the cameras of most files
 
 log = logging.getLogger("graf")
@@ -55,12 +54,23 @@ def aligned(items: Sequence[Item], where: str, data: DataConfig) -> list[Item]:
 
 def looked_at(pose_c2w: Tensor) -> Tensor | None:
     """The point (3,) nearest to the optical axes of cameras (N, 3, 4), by least squares; None where they are parallel."""
-    axes = pose_c2w[:, :, 2]
-    across = torch.eye(3, dtype=axes.dtype) - axes[:, :, None] * axes[:, None]  # to the plane across each axis
+    across = across_axes(pose_c2w)
     normal, offsets = across.sum(0), (across @ pose_c2w[:, :, 3:]).sum(0)[:, 0]
     if torch.linalg.cond(normal) > 1e6:
         return None
     return torch.linalg.solve(normal, offsets)
+
+
+def across_axes(pose_c2w: Tensor) -> Tensor:
+    """Projections (N, 3, 3) to the plane across the optical axis of each camera (N, 3, 4)."""
+    axes = pose_c2w[:, :, 2]
+    return torch.eye(3, dtype=axes.dtype) - axes[:, :, None] * axes[:, None]
+
+
+def missed_by(pose_c2w: Tensor, point: Tensor) -> Tensor:
+    """By how much the optical axes of cameras (N, 3, 4) miss a point (3,): root of the mean square."""
+    misses = across_axes(pose_c2w) @ (pose_c2w[:, :, 3:] - point[:, None])
+    return misses.square().sum(dim=(1, 2)).mean().sqrt()
 
 
 def upward(pose_c2w: Tensor) -> Tensor:
@@ -107,9 +117,10 @@ def _looking_away(items: list[Item], where: str, data: DataConfig) -> list[Fault
     }
     name, rows = Path(where).name, (depth_of_origin(items) <= 0).nonzero()[:, 0].tolist()
     away = f"its camera in {name} looks away from the origin, where the object is expected"
-    if name in (TRANSFORMS, *SPLITS):
-        elsewhere = "if the object is elsewhere in the file's world, set data.align_cameras: always"
-        away += f"; {axes[data.camera_axes] if len(rows) > MISTAKEN_AXES * len(items) else elsewhere}"
+    if name.startswith(Path(TRANSFORMS).stem):
+        elsewhere = "if it is elsewhere in the file's world, set data.align_cameras: always"
+        elsewhere = "export the camera again" if data.align_cameras == "always" else elsewhere
+        away += f"; {axes[data.camera_axes] if 2 * len(rows) > len(items) else elsewhere}"
     return [Fault(str(items[i].file), away, of_image=True) for i in rows]
 
 
@@ -135,7 +146,9 @@ def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
     margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
     low, high = ahead.min().item(), ahead.max().item()
     example = items[int(outside.nonzero()[0])].file
-    cure = keys_in_words(reach(low, high, margin, scaled))
+    margin = margin if margin > 0 else half_width(data.fov) * ahead.median().item()
+    radius = data.radius if scaled else radius_of(low, high)
+    cure = keys_in_words(({} if scaled else {"radius": radius}) | reach(low, high, margin, radius))
     seen = looked_at(torch.stack([item.pose_c2w for item in items]).to(torch.float64))
     if not scaled and not has_usual_size(ahead.median().item(), data.fov) and seen is not None:
         cure = "data.align_cameras: always, which scales them to data.radius"
@@ -175,7 +188,7 @@ def warn_of_radius(groups: Mapping[str, list[Item]], data: DataConfig) -> None:
                 nearest,
                 farthest,
                 f"{low:g}" if low == high else f"{low:g} to {high:g}",
-                as_written(_radius_of(nearest, farthest)),
+                as_written(radius_of(nearest, farthest)),
             ),
         )
 
@@ -191,19 +204,22 @@ def listed_places(places: Sequence[str]) -> str:
     return places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
 
 
-def reach(low: float, high: float, margin: float, scaled: bool, off_axis: float = 0.0) -> dict[str, Any]:
-    """data.near and data.far, and where cameras are not scaled data.radius, that hold the origin between them with a margin on
-    both sides, for cameras that have it at distances from low to high, and up to `off_axis` less deep. Of a range of radii they
-    are the farthest camera's, and move with the others, so that near has to be in front of the nearest one too."""
+def reach(low: float, high: float, margin: float, radius: tuple[float, float], off_axis: float = 0.0) -> dict[str, Any]:
+    """data.near and data.far that hold the origin between them with a margin on both sides, for cameras that have it at
+    distances from low to high, and up to `off_axis` less deep.
+
+    radius: data.radius. Where it is a range, near and far are those of its farthest camera, and move with the others, so that
+    near has to be in front of the nearest one too.
+    """
     ahead = margin + off_axis
-    near = max(low - ahead, low / 10) if scaled or _are_equal(low, high) else high - min(ahead, 0.9 * low)
-    radius = {} if scaled else {"radius": _radius_of(low, high)}
-    return radius | {"near": rounded(near, 6), "far": rounded(high + margin, 6)}
+    if radius[0] == radius[1]:
+        return {"near": rounded(max(low - ahead, low / 10), 6), "far": rounded(high + margin, 6)}
+    return {"near": rounded(radius[1] - min(ahead, 0.9 * min(low, radius[0])), 6), "far": rounded(radius[1] + margin, 6)}
 
 
-def _radius_of(nearest: float, farthest: float) -> tuple[float, float]:
+def radius_of(nearest: float, farthest: float) -> tuple[float, float]:
     """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
-    if _are_equal(nearest, farthest):
+    if farthest <= (1 + RADIUS_TOLERANCE) * (nearest + farthest) / 2:
         return (rounded((nearest + farthest) / 2, 4),) * 2
     return rounded(nearest, 6), rounded(farthest, 6)
 
@@ -211,7 +227,3 @@ def _radius_of(nearest: float, farthest: float) -> tuple[float, float]:
 def rounded(value: float, digits: int) -> float:
     """The value with so many digits, as it can be typed into a config."""
     return float(f"{value:.{digits}g}")
-
-
-def _are_equal(nearest: float, farthest: float) -> bool:
-    return farthest <= (1 + RADIUS_TOLERANCE) * (nearest + farthest) / 2

@@ -431,3 +431,11 @@ def test_an_undistorted_model_without_its_photographs_comes_after_the_others(tmp
     assert build_dataset(config(tmp_path)).label_source == "colmap"
     write_text(tmp_path / "sparse" / "0", POSES)
     torch.testing.assert_close(build_dataset(config(tmp_path)).labels.pose_c2w, POSES, atol=1e-4, rtol=0)
+
+
+def test_photographs_that_colmap_left_out_are_told(tmp_path, caplog):
+    put(tmp_path / "images", [*NAMES, "left_out.png"])
+    put(tmp_path / "images_2")  # smaller copies
+    write_text(tmp_path / "sparse", POSES)
+    assert len(build_dataset(config(tmp_path))) == len(NAMES)
+    assert f"1 images beside or below a COLMAP model are not named in it, and are not used, such as {tmp_path}" in caplog.text

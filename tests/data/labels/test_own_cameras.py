@@ -9,9 +9,10 @@ from pathlib import Path
 from graf.camera import poses_at
 from graf.config import load_config
 from graf.data import build_dataset, with_cameras_of, with_trained_cameras
-from graf.data.advice.summary import log_warnings
+from graf.data.advice.summary import log_summary, log_warnings
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
+from graf.rays import depth_bounds
 
 import pytest
 import torch
@@ -101,6 +102,24 @@ def test_a_key_that_is_named_stays_and_the_others_are_the_cameras(tmp_path, key)
 def test_a_key_that_is_named_and_wrong_is_a_fault(tmp_path, keys):
     with pytest.raises(DataError):
         build_dataset(config(posed(tmp_path), *keys), take_cameras=True)
+
+
+@pytest.mark.parametrize("radius", ["2", "1.4,2.5", "1.5,2.4"])
+@pytest.mark.parametrize("align", ["auto", "always"])
+def test_depths_hold_the_object_before_each_camera_whatever_the_radius_is(tmp_path, radius, align):
+    folder = posed(tmp_path, 50.0, [1.5, 1.9, 2.4] * 4, azimuths=range(0, 360, 30))
+    settings = config(folder, f"data.radius={radius}", f"data.align_cameras={align}")
+    dataset = build_dataset(settings, take_cameras=True)
+    near, far = depth_bounds(dataset.labels.pose_c2w, with_cameras_of(settings, dataset).data)
+    distance = dataset.labels.pose_c2w[:, :, 3].norm(dim=1)
+    half = distance.mean().item() * math.tan(math.radians(25))
+    assert (near[:, 0] > 0).all() and (near[:, 0] <= torch.maximum(distance - half, 0.1 * distance) + 0.2).all()
+    assert (far[:, 0] >= distance + half - 0.2).all()
+
+
+def test_a_radius_that_is_named_may_be_large(tmp_path):
+    found = settings_of(posed(tmp_path, 60.0, 8.0), "data.radius=8")
+    assert found["fov"] == 60 and found["far"] - 8 == pytest.approx(8 * math.tan(math.radians(30)), rel=0.01)
 
 
 def test_depths_that_are_left_to_the_cameras_fit_those_that_are_named(tmp_path):
@@ -315,6 +334,26 @@ def test_cameras_of_another_world_are_told_of(tmp_path, caplog, turn, shift, tol
     assert "align_cameras" not in caplog.text
 
 
+def test_photographs_that_were_rolled_are_told_of_as_such(tmp_path, caplog):
+    log_warnings(build_dataset(settings := config(posed(tmp_path, 32.0, 3.6), "data.roll_deg=90")), settings)
+    assert "70 degrees off the horizon, as if the cameras were rolled: set data.roll_deg" in caplog.text
+
+
+@pytest.mark.parametrize("spread_deg, miss", [(0.5, 0.01), (2, 0.03), (4, 0.06), (8, 0.06)])
+def test_cameras_that_all_look_the_same_way_tell_no_point(tmp_path, caplog, spread_deg, miss):
+    """Their axes nearly meet anywhere."""
+    rng = torch.Generator().manual_seed(0)
+    azimuths = (spread_deg * torch.randn(24, generator=rng)).tolist()
+    folder = posed(tmp_path, 32.0, 3.6, azimuths=azimuths)
+    content = json.loads((folder / "transforms.json").read_text())
+    for frame in content["frames"]:
+        for row, shift in zip(frame["transform_matrix"], (3.6 * miss * torch.randn(3, generator=rng)).tolist(), strict=False):
+            row[3] += shift
+    (folder / "transforms.json").write_text(json.dumps(content))
+    log_warnings(build_dataset(settings := config(folder)), settings)
+    assert "look at a point" not in caplog.text
+
+
 def test_where_some_cameras_look_away_the_origin_is_elsewhere(tmp_path):
     folder = in_world(posed(tmp_path, 32.0, 3.6), shift=(5.0, 0.0, 0.0))
     with pytest.raises(DataError, match="looks away .*elsewhere in the file's world, set data.align_cameras: always"):
@@ -323,8 +362,9 @@ def test_where_some_cameras_look_away_the_origin_is_elsewhere(tmp_path):
 
 def test_cameras_that_are_not_read_are_told_of(tmp_path, caplog):
     caplog.set_level("INFO", "graf")
-    build_dataset(config(posed(tmp_path), "data.labels=none"))
-    assert f"{tmp_path / 'transforms.json'}: its cameras are not read, because of data.labels: none" in caplog.text
+    settings = config(posed(tmp_path / "a").parent, "data.labels=none")
+    log_summary(build_dataset(settings), settings)
+    assert f"cameras: {tmp_path / 'a' / 'transforms.json'} has them, and data.labels: none leaves it unread" in caplog.text
 
 
 def test_names_tell_heights_alone(tmp_path):
