@@ -213,8 +213,8 @@ def reach(low: float, high: float, margin: float, radius: tuple[float, float], o
     """
     ahead = margin + off_axis
     if radius[0] == radius[1]:
-        return {"near": rounded(max(low - ahead, low / 10), 6), "far": rounded(high + margin, 6)}
-    return {"near": rounded(radius[1] - min(ahead, 0.9 * min(low, radius[0])), 6), "far": rounded(radius[1] + margin, 6)}
+        return {"near": rounded(max(low - ahead, low / 10), 4), "far": rounded(high + margin, 4)}
+    return {"near": rounded(radius[1] - min(ahead, 0.9 * min(low, radius[0])), 4), "far": rounded(radius[1] + margin, 4)}
 
 
 def radius_of(nearest: float, farthest: float) -> tuple[float, float]:
