@@ -150,7 +150,7 @@ def load_images(config: Config, cache_folder: Path | None = None, take_cameras: 
     if unread and items:  # without items it is among the faults
         log.warning("%s", how_to_convert(unread))
     if source in ("transforms", "colmap"):
-        warn_of_unnamed(folders, labelled.items, data)
+        warn_of_unnamed(folders, labelled.items, source, data)
     if source == "transforms":
         tell_of_joined(folders, labelled.items, data)
     if source in READERS:
@@ -179,21 +179,20 @@ def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -
     return [item if item.mask else dataclasses.replace(item, mask=mask_of.get(item.file)) for item in items]
 
 
-def warn_of_unnamed(folders: list[Folder], items: list[Item], data: DataConfig) -> None:
+def warn_of_unnamed(folders: list[Folder], items: list[Item], source: str, data: DataConfig) -> None:
     """Warn of images that a file of cameras does not name: beside those of COLMAP's model, or in and below the folder of a
     transforms.json, but not those of the same names as in it: images_2, images_4 and images_8 of nerfstudio are copies."""
-    kind = next(folder.cameras for folder in folders if folder.cameras)
-    if kind == "colmap":
+    if source == "colmap":
         inside = [file for place in {item.file.parent for item in items} for file in images_in(place)]
     else:
         inside = [file for folder in folders if folder.cameras == "transforms" for file in images_below(folder.path)]
     known = {item.file for item in items} | {item.mask for item in items} | find_masks(inside, data.masks).files
-    names = {item.file.name for item in items if kind == "transforms"}
+    names = {item.file.name for item in items if source == "transforms"}
     unnamed = sorted(file for file in set(inside) - known if file.name not in names)
     if unnamed:
         log.warning(
             "%d images beside or below a %s are not named in it, and are not used, such as %s",
-            *(len(unnamed), FILES[kind], one_line(str(unnamed[0]))),
+            *(len(unnamed), FILES[source], one_line(str(unnamed[0]))),
         )
 
 

@@ -14,18 +14,20 @@ from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.cameras.seen_from import FEWEST_OF_A_RING, in_degrees, other_azimuths, other_heights, u_of_azimuths, v_of_heights
-from graf.data.labels.placement import across_axes, looked_at, missed_by
+from graf.data.labels.placement import across_axes, looked_at, missed_by, upward
 from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
 
 import torch
+from torch import Tensor
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FOR_FEW = "few_images.yaml"  # in configs/
 STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
-TILTED_DEG, ROLLED_DEG = 20.0, 55.0  # of horizontal axes, off the horizon: in a world with y up they are at 45 on the mean
+TILTED_DEG = 20.0  # of horizontal axes, off the horizon
+ALIKE = 0.1  # sines by which two explanations of that fit alike
 OFF_CENTRE, CLEARLY = 0.15, 3.0  # by how much the cameras look past the origin: of their distance, and of how they miss a point
 LEAST_TURN = 0.02  # of cameras that tell what point they look at: 8 degrees to either side
 REPEATED = 0.02  # share of the images that makes a warning
@@ -159,11 +161,15 @@ def _tilted_world(dataset: Views, data: DataConfig) -> Iterator[str]:
         return
     pose_c2w = dataset.labels.pose_c2w.double()
     cure = "set data.align_cameras: always"
-    tilt = math.degrees(math.asin(pose_c2w[:, 2, 0].square().mean().sqrt().clamp(max=1).item()))
+    tilt = math.degrees(math.asin(min(1.0, _rms(pose_c2w[:, 2, 0]))))
     if tilt > TILTED_DEG:
-        upward = f"as if another axis than z were upward in transforms.json: {cure}"
-        rolled = "as if the cameras were rolled: set data.roll_deg, such as 90 or -90"
-        yield f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, {rolled if tilt > ROLLED_DEG else upward}"
+        axis = f"as if another axis than z were upward in transforms.json: {cure}"
+        roll = (
+            "as if the cameras were rolled: set data.roll_deg to 90 or -90, by which validate_data.py shows the objects upright"
+        )
+        off_z, off_axis = _rms(pose_c2w[:, 2, 1]), _rms(pose_c2w[:, :, 0] @ upward(pose_c2w))
+        likely = [roll] * (off_z < off_axis + ALIKE) + [axis] * (off_axis < off_z + ALIKE)
+        yield f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, {'; or '.join(likely)}"
     centre, distance = looked_at(pose_c2w), pose_c2w[:, :, 3].norm(dim=1).mean().item()
     if centre is None or torch.linalg.eigvalsh(across_axes(pose_c2w).mean(0))[0] < LEAST_TURN:
         return
@@ -174,6 +180,10 @@ def _tilted_world(dataset: Views, data: DataConfig) -> Iterator[str]:
             f"the cameras look at a point {away:.3g} from the origin of transforms.json, where the object is expected, and are "
             f"{distance:.3g} from it: if the object is where they look, {cure}"
         )
+
+
+def _rms(values: Tensor) -> float:
+    return values.square().mean().sqrt().item()
 
 
 def _other_azimuths(dataset: Views, data: DataConfig) -> Iterator[str]:

@@ -75,7 +75,8 @@ def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: Da
         return {}
     nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
     free = left_to_cameras(data)
-    if "radius" in free and (not has_usual_size(mean, lens.fov) or farthest > FARTHEST * nearest):
+    named = "radius" not in free and (scaled or not stands_elsewhere(distances, lens))  # in the unit that the user has
+    if farthest > FARTHEST * nearest or not (named or has_usual_size(mean, lens.fov)):
         return {}
     radius = lens.radius if scaled or "radius" not in free else radius_of(nearest, farthest)
     off_axis = (distances - depths).max().item()  # of an object that is not in the middle of its frames

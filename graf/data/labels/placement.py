@@ -24,6 +24,7 @@ RADIUS_TOLERANCE = 0.05  # of data.radius
 SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
 HALF_WIDTHS = (0.25, 4.0)  # of a frame at its object, scene units: a field learns little of objects of other sizes
+LEAST_MARGIN = 0.01  # of the distance, before and behind the origin
 OTHER_UNIT = 10.0  # times as far from the origin as the cameras of most files
 
 log = logging.getLogger("graf")
@@ -142,13 +143,14 @@ def is_out_of_reach(items: Sequence[Item], data: DataConfig) -> Tensor:
 
 
 def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
-    depth, outside = depth_of_origin(items), is_out_of_reach(items, data)
-    margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
+    depth, outside, distances = depth_of_origin(items), is_out_of_reach(items, data), distances_of(items)
+    ahead, off_axis = distances[depth > 0], (distances - depth)[depth > 0].max().item()
     low, high = ahead.min().item(), ahead.max().item()
     example = items[int(outside.nonzero()[0])].file
-    margin = margin if margin > 0 else half_width(data.fov) * ahead.median().item()
+    margin = (data.far - data.near) / 2 if data.near < data.far else half_width(data.fov) * ahead.median().item()
+    margin = max(margin, LEAST_MARGIN * high)
     radius = data.radius if scaled else radius_of(low, high)
-    cure = keys_in_words(({} if scaled else {"radius": radius}) | reach(low, high, margin, radius))
+    cure = keys_in_words(({} if scaled else {"radius": radius}) | reach(low, high, margin, radius, off_axis))
     seen = looked_at(torch.stack([item.pose_c2w for item in items]).to(torch.float64))
     if not scaled and not has_usual_size(ahead.median().item(), data.fov) and seen is not None:
         cure = "data.align_cameras: always, which scales them to data.radius"

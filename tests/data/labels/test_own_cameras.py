@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 from pathlib import Path
 
 from graf.camera import poses_at
@@ -115,6 +116,34 @@ def test_depths_hold_the_object_before_each_camera_whatever_the_radius_is(tmp_pa
     half = distance.mean().item() * math.tan(math.radians(25))
     assert (near[:, 0] > 0).all() and (near[:, 0] <= torch.maximum(distance - half, 0.1 * distance) + 0.2).all()
     assert (far[:, 0] >= distance + half - 0.2).all()
+
+
+@pytest.mark.parametrize("radii", [[1000.0] * N, [2.0] * (N - 1) + [40.0], [2.0] * (N // 2) + [200.0] * (N // 2)])
+def test_a_radius_that_is_named_hides_no_other_unit(tmp_path, radii):
+    with pytest.raises(DataError, match="from the origin"):
+        build_dataset(config(posed(tmp_path, 50.0, radii), "data.radius=2"), take_cameras=True)
+
+
+@pytest.mark.parametrize("labels", ["transforms", "colmap", "eg3d"])
+def test_a_file_of_cameras_that_is_missing_is_told_of(tmp_path, labels):
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="has the cameras of these images; add one, or set data.labels"):
+        build_dataset(config(tmp_path, f"data.labels={labels}"))
+    with pytest.raises(DataError, match="no such folder"):
+        build_dataset(config(tmp_path / "gone", f"data.labels={labels}"))
+
+
+def test_the_cure_of_cameras_out_of_reach_is_one_where_they_look_past_the_origin(tmp_path):
+    folder = posed(tmp_path, 32.0, [6.8, 8.0, 10.7] * 4)
+    content = json.loads((folder / "transforms.json").read_text())
+    for frame in content["frames"]:
+        frame["transform_matrix"][2][3] -= 2.0
+    (folder / "transforms.json").write_text(json.dumps(content))
+    keys = ["data.near=1.95", "data.far=2.45", "data.fov=32.2"]
+    with pytest.raises(DataError) as fault:
+        build_dataset(config(folder, *keys))
+    cure = re.findall(r'data\.(\w+): "?([\d.,]*\d)', str(fault.value).partition("; set ")[2])
+    assert build_dataset(config(folder, *keys, *(f"data.{key}={value}" for key, value in cure))).posed
 
 
 def test_a_radius_that_is_named_may_be_large(tmp_path):
@@ -334,9 +363,19 @@ def test_cameras_of_another_world_are_told_of(tmp_path, caplog, turn, shift, tol
     assert "align_cameras" not in caplog.text
 
 
-def test_photographs_that_were_rolled_are_told_of_as_such(tmp_path, caplog):
-    log_warnings(build_dataset(settings := config(posed(tmp_path, 32.0, 3.6), "data.roll_deg=90")), settings)
-    assert "70 degrees off the horizon, as if the cameras were rolled: set data.roll_deg" in caplog.text
+@pytest.mark.parametrize("elevation_deg", [20, 40, 60])
+def test_photographs_that_were_rolled_are_told_of_as_such(tmp_path, caplog, elevation_deg):
+    folder = posed(tmp_path, 32.0, 3.6, elevation_deg)
+    log_warnings(build_dataset(settings := config(folder, "data.roll_deg=90")), settings)
+    tilt = 90 - elevation_deg
+    assert f"{tilt} degrees off the horizon, as if the cameras were rolled: set data.roll_deg" in caplog.text
+    assert "another axis" not in caplog.text
+
+
+def test_an_arc_of_a_world_on_its_side_is_told_of_as_such(tmp_path, caplog):
+    folder = in_world(posed(tmp_path, 32.0, 3.6, 10, azimuths=range(-40, 45, 8)), Y_UP)
+    log_warnings(build_dataset(settings := config(folder)), settings)
+    assert "as if another axis than z were upward" in caplog.text
 
 
 @pytest.mark.parametrize("spread_deg, miss", [(0.5, 0.01), (2, 0.03), (4, 0.06), (8, 0.06)])
