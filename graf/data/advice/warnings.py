@@ -167,8 +167,8 @@ def _tilted_world(dataset: Views, data: DataConfig) -> Iterator[str]:
         roll = (
             "as if the cameras were rolled: set data.roll_deg to 90 or -90, by which validate_data.py shows the objects upright"
         )
-        off_z, off_axis = _rms(pose_c2w[:, 2, 1]), _rms(pose_c2w[:, :, 0] @ upward(pose_c2w))
-        likely = [roll] * (off_z < off_axis + ALIKE) + [axis] * (off_axis < off_z + ALIKE)
+        fits = sorted([(_rms(pose_c2w[:, 2, 1]), roll), (_rms(pose_c2w[:, :, 0] @ upward(pose_c2w)), axis)])
+        likely = [cause for off, cause in fits if off < fits[0][0] + ALIKE]
         yield f"the cameras' horizontal axes are {tilt:.0f} degrees off the horizon, {'; or '.join(likely)}"
     centre, distance = looked_at(pose_c2w), pose_c2w[:, :, 3].norm(dim=1).mean().item()
     if centre is None or torch.linalg.eigvalsh(across_axes(pose_c2w).mean(0))[0] < LEAST_TURN:
