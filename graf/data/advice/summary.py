@@ -75,12 +75,13 @@ def _opacity(dataset: Views, data: DataConfig) -> str:
 
 
 def _unread_cameras(data: DataConfig) -> Path | None:
-    folders = find_folders(dataclasses.replace(data, labels="auto")).folders if data.type == "images" else ()
+    is_unread = data.type == "images" and data.labels == "none"
+    folders = find_folders(dataclasses.replace(data, labels="auto")).folders if is_unread else ()
     return next((name_of_cameras(folder.path, folder.cameras) for folder in folders if folder.cameras), None)
 
 
 def _missing(dataset: Views, data: DataConfig) -> Iterator[str]:
-    if not dataset.posed and data.labels == "none" and (unread := _unread_cameras(data)):
+    if unread := _unread_cameras(data):
         yield f"cameras: {unread} has them, and data.labels: none leaves it unread"
     elif not dataset.posed:
         yield (

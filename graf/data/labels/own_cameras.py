@@ -34,8 +34,7 @@ log = logging.getLogger("graf")
 
 def has_default(data: DataConfig, keys: Sequence[str]) -> bool:
     """Whether the config leaves all of these keys of `data` as they are by default."""
-    default = DataConfig()
-    return all(getattr(data, key) == getattr(default, key) for key in keys)
+    return all(getattr(data, key) == getattr(DataConfig, key) for key in keys)
 
 
 def left_to_cameras(data: DataConfig) -> list[str]:
@@ -66,12 +65,15 @@ def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: Da
     data.radius.
     """
     posed = [item for found in groups.values() for item in found if item.pose_c2w is not None]
-    ahead = [item for item in posed if depth_of_origin([item]).item() > 0]
-    if not ahead:
+    if not posed:
         return {}
-    default, depths, distances = DataConfig(), depth_of_origin(ahead), distances_of(ahead)
+    depths, distances = depth_of_origin(posed), distances_of(posed)
+    is_ahead = depths > 0
+    if not is_ahead.any():
+        return {}
+    default, depths, distances = DataConfig(), depths[is_ahead], distances[is_ahead]
     at_radius = lens.radius == default.radius if scaled else not stands_elsewhere(distances, default)
-    if lens.fov == default.fov and at_radius and not is_out_of_reach(ahead, default).any():
+    if lens.fov == default.fov and at_radius and not is_out_of_reach(posed, default).any():
         return {}
     nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
     free = left_to_cameras(data)

@@ -151,9 +151,9 @@ def _out_of_reach(items: list[Item], data: DataConfig, scaled: bool) -> str:
     margin = max(margin, LEAST_MARGIN * high)
     radius = data.radius if scaled else radius_of(low, high)
     cure = keys_in_words(({} if scaled else {"radius": radius}) | reach(low, high, margin, radius, off_axis))
-    seen = looked_at(torch.stack([item.pose_c2w for item in items]).to(torch.float64))
-    if not scaled and not has_usual_size(ahead.median().item(), data.fov) and seen is not None:
-        cure = "data.align_cameras: always, which scales them to data.radius"
+    if not scaled and not has_usual_size(ahead.median().item(), data.fov):
+        can_align = looked_at(torch.stack([item.pose_c2w for item in items]).to(torch.float64)) is not None
+        cure = "data.align_cameras: always, which scales them to data.radius" if can_align else cure
     return (
         f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as that "
         f"of {example.parent.name}/{example.name}, it is not between data.near {data.near:g} and data.far {data.far:g}; set "
