@@ -20,7 +20,13 @@ from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.export import class_names
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.generator_loading import (
+    as_trained,
+    checkpoint_config,
+    generator_from_content,
+    trained_checkpoint,
+    with_checkpoint_cameras,
+)
 from graf.checkpoints.partial_loading import require_fit
 from graf.commands.jobs import seed
 from graf.config import Config, is_set, load_config, override
@@ -126,7 +132,10 @@ def main() -> int:
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content, sha256 = read_with_sha256(path)
     require_part(path, content, args.network)
-    config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
+    if args.config:
+        config = with_checkpoint_cameras(load_config(args.config, args.set), content, path)
+    else:
+        config = override(checkpoint_config(path, content), args.set)
     config = as_trained(config, content, path)
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)

@@ -12,7 +12,7 @@ from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import Config, config_from_dict, config_to_dict, graf_config, load_config, merge, override
 from graf.config.older import OLDER_VALUES, translate
-from graf.data import resolve
+from graf.data import resolve, with_trained_cameras
 from graf.errors import CheckpointError, ConfigError
 from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.models.generator import Generator
@@ -31,15 +31,18 @@ def load_generator(
     """The trained generator (its EMA) of a checkpoint, in eval mode on the device.
 
     `checkpoint`: a file of ours or other people's (see docs/api.md), or a run's folder, of which the newest undamaged
-    one is loaded. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it.
+    one is loaded. `config`: a Config, or a YAML file whose cameras are the trained ones where it leaves the default's; else
+    the one inside the checkpoint, or `config.yaml` beside it.
     `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
     """
     chosen, path = device if isinstance(device, torch.device) else choose_device(device), Path(checkpoint)
     if path.is_dir():
         path = trained_checkpoint(path)
     content = read_checkpoint(path)
-    if not isinstance(config, Config):
-        config = load_config(config) if config is not None else checkpoint_config(path, content)
+    if config is None:
+        config = checkpoint_config(path, content)
+    elif not isinstance(config, Config):
+        config = with_checkpoint_cameras(load_config(config), content, path)
     config = as_trained(config, content, path)
     return generator_from_content(path, content, config, chosen)
 
@@ -128,6 +131,17 @@ def as_trained(config: Config, content: dict, path: Path) -> Config:
     if "auto" not in undecided:
         return config
     return resolve(config, trained=stored_config(recognise(content, path), path) or graf_config())
+
+
+def with_checkpoint_cameras(config: Config, content: dict, path: Path) -> Config:
+    """The config of a file that the user names beside a checkpoint, with the cameras of our run in place of the default's: it
+    may have had them from the images. A change is logged."""
+    found = recognise(content, path)
+    try:
+        trained = stored_config(found, path) if found.kind == "ours" else None
+    except ConfigError:  # the named config stands in for it
+        return config
+    return config if trained is None else with_trained_cameras(config, trained)
 
 
 def trained_checkpoint(run_dir: Path) -> Path:

@@ -12,7 +12,13 @@ from graf.camera import rotation_poses, view_azimuths
 from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.generator_loading import (
+    as_trained,
+    checkpoint_config,
+    generator_from_content,
+    trained_checkpoint,
+    with_checkpoint_cameras,
+)
 from graf.checkpoints.latents_file import NAME, fitting_latents
 from graf.checkpoints.run_folder import TUNED, run_folder_of
 from graf.commands.jobs import DUMP_SAMPLES, JOBS, STAGES, Job
@@ -79,7 +85,9 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     freeze_imports()
     checkpoint = args.checkpoint or trained_checkpoint(args.run or config.run_dir)
     content, sha256 = read_with_sha256(checkpoint)
-    if not (args.config and args.checkpoint):
+    if args.config and args.checkpoint:
+        config = with_checkpoint_cameras(config, content, checkpoint)
+    else:
         config = override(checkpoint_config(checkpoint, content), args.set)
     config = as_trained(config, content, checkpoint)
     generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from graf.camera import azimuth_and_v, poses_at
 from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
+from graf.commands.run_files import lies_in
 from graf.config import PoseConfig
-from graf.data import build_loader
+from graf.data import build_loader, with_cameras_of, with_trained_cameras
 from graf.errors import DataError
+from graf.pose.loading import trained_config
 from graf.pose.loop import train_pose
 from graf.pose.plots import write_pose_plots
-from graf.pose.splits import Splits, posed_splits
+from graf.pose.splits import Splits, posed_images, split_by_object
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
 from graf.pose.validation import Validation
@@ -62,7 +64,12 @@ def train_run(
 def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]:
     """The state of a pose estimator's run, with the checkpoint in it, and its posed images, split by objects."""
     config, checkpoint, device, processes, _ = setup
-    splits = processes.in_turn(lambda: posed_splits(config, None if args.dry_run else config.run_dir / "cache"))
+    trained = trained_config(checkpoint) if checkpoint and lies_in(config.run_dir, checkpoint) else None
+    config = config if trained is None else with_trained_cameras(config, trained)
+    cache = None if args.dry_run else config.run_dir / "cache"
+    images = processes.in_turn(lambda: posed_images(config, cache, take_cameras=trained is None))
+    config = with_cameras_of(config, images)
+    splits = split_by_object(images, config.training.validation_share, config.training.test_share)
     processes.require_same(tuple(map(len, splits[:3])), "the real images")
     training = splits.training
     if len(training) < config.training.batch_size:

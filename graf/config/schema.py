@@ -112,7 +112,7 @@ class DataConfig:
     fov: float = key(
         32.0,
         "horizontal field of view, degrees; where fov, radius, near and far are as by default, those of a file of cameras take "
-        "their place in a new run of train.py",
+        "their place in a new run",
         0.1,
         179,
     )
@@ -129,8 +129,7 @@ class DataConfig:
     umin: float = key(
         0.0,
         "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1; umin "
-        "and umax as by default, and vmin and vmax too, give way to where the images' own cameras stand in a new "
-        "run of train.py",
+        "and umax as by default, and vmin and vmax too, give way to where the images' own cameras stand in a new run",
         -1,
         2,
         explained=_azimuth,

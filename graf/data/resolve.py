@@ -8,7 +8,7 @@ extractor) as it is used, so that a run can move.
 import dataclasses
 import logging
 
-from graf.config import Config
+from graf.config import Config, RunConfig
 from graf.config.checks import check_config
 from graf.config.older import FEATURE_SIZE_BEFORE
 from graf.config.strict import keys_in_words
@@ -44,9 +44,10 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
-def with_trained_cameras(config: Config, trained: Config) -> Config:
-    """The config of a run that goes on with the cameras that it was `trained` with where its own are the default's: what the
-    images' cameras told at the first start holds for the whole run. A change is logged."""
+def with_trained_cameras(config: RunConfig, trained: RunConfig) -> RunConfig:
+    """The config with the cameras of a run's config, `trained`, where its own are the default's: what the images' cameras told
+    at the first start holds for the whole run, and for what it trained. A change is logged. Raises ConfigError where other keys
+    do not fit them."""
     data, before = config.data, trained.data
     groups = [[key] for key in OF_CAMERAS] * (data.orthographic == before.orthographic)
     groups += [OF_AZIMUTHS, OF_HEIGHTS] * (data.camera_prior == before.camera_prior == "circle")
@@ -56,10 +57,12 @@ def with_trained_cameras(config: Config, trained: Config) -> Config:
         return config
     it = "it" if len(values) == 1 else "them"
     log.info("%s, as the checkpoint has %s; name another value than the default's to change %s", keys_in_words(values), it, it)
-    return _replace(config, "data", **values)
+    config = _replace(config, "data", **values)
+    check_config(config, "the cameras of the checkpoint")
+    return config
 
 
-def with_cameras_of(config: Config, dataset: Views) -> Config:
+def with_cameras_of(config: RunConfig, dataset: Views) -> RunConfig:
     """The config with the `camera_settings` of a data set. Raises ConfigError where other keys do not fit them."""
     config = _replace(config, "data", **dataset.camera_settings)
     check_config(config, "the cameras of the images")
@@ -139,5 +142,5 @@ def _box(config: Config, dataset: Views | None, trained: Config | None) -> str |
     return "none" if dataset is None else data_box(dataset, config.data)
 
 
-def _replace(config: Config, section: str, **values: object) -> Config:
+def _replace(config: RunConfig, section: str, **values: object) -> RunConfig:
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import POSE_FORMAT, read_with_sha256
+from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint, read_with_sha256
 from graf.checkpoints.generator_loading import trained_checkpoint
 from graf.config import PoseConfig, completed_config
 from graf.errors import CheckpointError
@@ -33,9 +33,9 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
     if path.is_dir():
         path = trained_checkpoint(path)
     content, sha256 = read_with_sha256(path)
-    if content.get("format") != POSE_FORMAT:
+    config = _stored_config(content, path)
+    if config is None:
         raise CheckpointError(f"{path}: not a pose estimator; name a run of train_pose.py, such as results/pose")
-    config = completed_config(content["config"], str(path), PoseConfig)
     network = build_estimator(config.model)
     try:
         network.load_state_dict(content["state"]["estimator"])
@@ -43,3 +43,12 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
         raise CheckpointError(f"{path}: its weights are not those of its config ({str(error).splitlines()[0]})") from None
     network = network.to(device).eval().requires_grad_(False)
     return TrainedEstimator(network, config, path, sha256, content["state"].get("validation") or {})
+
+
+def trained_config(checkpoint: Path) -> PoseConfig | None:
+    """The config that a pose estimator was trained with; None for a checkpoint of another network."""
+    return _stored_config(read_checkpoint(checkpoint), checkpoint)
+
+
+def _stored_config(content: dict, path: Path) -> PoseConfig | None:
+    return completed_config(content["config"], str(path), PoseConfig) if content.get("format") == POSE_FORMAT else None

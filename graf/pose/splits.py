@@ -59,15 +59,21 @@ class Splits(NamedTuple):
     by_object: bool
 
 
-def posed_splits(config: PoseConfig, cache: Path | None = None) -> Splits:
+def posed_splits(config: PoseConfig) -> Splits:
     """The config's training, validation and test sets. Raises DataError where the cameras are not known."""
-    dataset = build_dataset(colours_only(config), cache)
+    training = config.training
+    return split_by_object(posed_images(config), training.validation_share, training.test_share)
+
+
+def posed_images(config: PoseConfig, cache: Path | None = None, take_cameras: bool = False) -> Views:
+    """The config's images; the flags are those of `build_dataset`. Raises DataError where the cameras are not known."""
+    dataset = build_dataset(colours_only(config), cache, take_cameras=take_cameras)
     if not dataset.posed:
         raise DataError(
             "a pose estimator learns from images whose cameras are known, by a transforms.json or by names such as "
             "0_0090.png; these have neither"
         )
-    return split_by_object(dataset, config.training.validation_share, config.training.test_share)
+    return dataset
 
 
 def held_out_objects(n: int, validation_share: float, test_share: float) -> tuple[int, int]:

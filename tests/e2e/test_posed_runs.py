@@ -4,11 +4,14 @@ import json
 import math
 import shutil
 
+import graf
 from graf.camera import poses_at
-from graf.config import load_config
+from graf.config import config_to_dict, load_config
+from graf.pose.loading import load_estimator
 
 import pytest
 import torch
+import yaml
 from command_line import SMOKE, call
 from PIL import Image
 
@@ -81,6 +84,39 @@ def test_another_run_from_its_weights_has_the_cameras_of_its_own_photographs(fol
     said = call(*other, "--max_steps", "2", cwd=folder)
     assert "as the checkpoint" not in said and "step 2 of 2" in said
     assert cameras(folder, "other")[:2] == (50, (3, 3))
+
+
+def test_its_weights_have_its_cameras_whatever_config_is_named_with_them(folder):
+    config, weights = folder / "other.yaml", folder / "results" / "smoke" / "model.pt"
+    rows = config_to_dict(load_config(folder / "results" / "smoke" / "config.yaml"))
+    for key in ("fov", "radius", "near", "far", "vmin", "vmax"):
+        del rows["data"][key]
+    config.write_text(yaml.safe_dump(rows))
+    generator = graf.load_generator(weights, config)
+    assert (generator.config.data.fov, generator.config.data.far) == (50, 2.933)
+    named = ["--config", "other.yaml", "--checkpoint", "results/smoke/model.pt"]
+    told = "data.far: 2.933, data.vmin: 0.0974 and data.vmax: 0.103, as the checkpoint has them"
+    measured = ["metrics.n_real=8", "metrics.n_fake=8"]
+    assert told in call("eval.py", *named, "--metrics", "kid", "--set", *measured, cwd=folder)
+    layers = ["--layers", "output", "--num_samples", "2", "--out", "activations"]
+    assert told in call("tools/cache_activations.py", *named, *layers, cwd=folder)
+    config.write_text(yaml.safe_dump(rows | {"data": rows["data"] | {"fov": 45, "radius": 3, "near": 2, "far": 4}}))
+    assert graf.load_generator(weights, config).config.data.far == 4
+    config.write_text(yaml.safe_dump(rows | {"data": rows["data"] | {"near": 3.5}}))
+    assert "near" in call("eval.py", *named, cwd=folder, status=2)
+
+
+def test_a_pose_estimator_has_the_cameras_of_its_photographs_from_then_on(tmp_path):
+    posed(tmp_path / "photos", 30, 2.0)
+    small = ["data.imsize=16", "model.d_model=16", "model.num_heads=2", "model.num_layers=1", "training.batch_size=4"]
+    command = ["train_pose.py", "--device", "cpu", "--data_dir", "photos", "--set", *small, "training.nworkers=0"]
+    told = "data.fov: 50, data.radius: 2, data.near: 1.067 and data.far: 2.933, by the cameras of photos/transforms.json"
+    assert told in call(*command, "--max_steps", "1", cwd=tmp_path)
+    said = call(*command, "--max_steps", "2", cwd=tmp_path)
+    assert "data.vmax: 0.103, as the checkpoint has them" in said and "by the cameras" not in said
+    changed = [line for line in said.splitlines() if "changed since the checkpoint" in line]
+    assert changed == ["training.max_steps changed since the checkpoint: 1 -> 2"]
+    assert load_estimator(tmp_path / "results" / "pose").config.data.fov == 50
 
 
 def test_validate_data_takes_the_cameras_that_training_would(folder):
