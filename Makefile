@@ -44,7 +44,7 @@ weights: train  ## the same, and write its generator and its measurements to wei
 docs: .venv/docs  ## the documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: .venv/docs lint  ## install into .venv, look at the code's style, run the tests, one of which builds the site
+test: .venv/tests lint  ## install into .venv, look at the code's style, run the tests, one of which builds the site
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in environments of 5 GB each in .versions/
@@ -60,7 +60,8 @@ lint: .venv/ready  ## the style alone
 .venv/ready: EXTRA :=
 .venv/viewer: EXTRA := [viewer]
 .venv/docs: EXTRA := [docs]
-.venv/ready .venv/viewer .venv/docs: requirements.txt pyproject.toml $(BIN)/python
+.venv/tests: EXTRA := [docs,viewer]
+.venv/ready .venv/viewer .venv/docs .venv/tests: requirements.txt pyproject.toml $(BIN)/python
 	@$(BIN)/pip --version > /dev/null 2>&1 && $(BIN)/python -c "$$SUITABLE" 2> /dev/null || \
 	    { $(PYTHON) -c "$$SUITABLE" && rm -rf .venv/bin .venv/lib .venv/lib64 .venv/include && \
 	    $(PYTHON) -m venv "$$(cd .venv 2> /dev/null && pwd -P || echo .venv)"; }

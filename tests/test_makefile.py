@@ -63,8 +63,9 @@ def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
 
 
 def test_the_tests_are_installed_for_at_once_and_once(make):
-    assert [line for line in make(".venv/docs") if line.startswith("pip ")] == ["pip install --no-compile --editable .[docs]"]
-    assert make("--question", ".venv/ready", ".venv/docs") == []  # which fails where there is something to do
+    installed = [line for line in make(".venv/tests") if line.startswith("pip ")]
+    assert installed == ["pip install --no-compile --editable .[docs,viewer]"]
+    assert make("--question", ".venv/ready", ".venv/tests") == []  # which fails where there is something to do
 
 
 def test_an_environment_whose_pip_does_not_run_is_made_again(make):

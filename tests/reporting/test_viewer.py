@@ -133,6 +133,7 @@ def test_each_browser_has_a_state_of_its_own(viewer):
 def test_an_object_of_a_file_opens_first_with_its_class_and_the_seeds_can_be_chosen_instead(viewer, model, monkeypatch):
     latents = torch.ones(model.generator.config.z_dist.dim)
     with_two = dataclasses.replace(model, generator=Generator(model.generator.config, n_classes=2).eval())
+    with_two.generator.class_names = "buses", "cars"
     found = {"car/latents.json": (latents, torch.tensor(1))}
     monkeypatch.setattr(viewer.models, "_load", lambda _: dataclasses.replace(with_two, found=found))
     viewer.models._loaded.clear()
@@ -142,6 +143,9 @@ def test_an_object_of_a_file_opens_first_with_its_class_and_the_seeds_can_be_cho
         assert (browser.state().found, browser.state().class_index) == ("car/latents.json", 1)
         window.set("object", browser_module.BY_SEED)
         window.wait(lambda: browser.state().found == browser_module.BY_SEED)
+        assert browser._class.options == ("buses", "cars") and browser._class.visible
+        window.set("class", "buses")
+        window.wait(lambda: browser.state().class_index == 0)
 
 
 def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):
@@ -200,11 +204,12 @@ def test_garbage_ends_no_other_browsers_view(viewer, garbage):
     assert viewer._server._share_tunnel is None
 
 
+@pytest.mark.parametrize("label", ["seed", "class"])
 @pytest.mark.parametrize("value", [-5, 10**12, "many", [1, 2], None])
-def test_a_slider_that_sends_nonsense_ends_no_view(viewer, value):
+def test_a_slider_that_sends_nonsense_ends_no_view(viewer, value, label):
     with opened(viewer) as other:
         with opened(viewer) as bad:
-            bad.set("seed", value)
+            bad.set(label, value)
             bad.look(30)
         seen = other.pictures
         other.look(45)

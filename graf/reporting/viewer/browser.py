@@ -85,7 +85,7 @@ class Browser:
         self._run = gui.add_dropdown("model", names, visible=len(names) > 1)
         with gui.add_folder("Object", expand_by_default=roomy):
             self._found = gui.add_dropdown("object", [BY_SEED])
-            self._class = gui.add_slider("class", 0, max(1, self._view.n_classes - 1), 1, 0, visible=self._view.n_classes > 1)
+            self._class = gui.add_dropdown("class", self._view.classes, visible=self._view.n_classes > 1)
             self._seed = gui.add_slider("seed", 0, LARGEST_SEED, 1, 0)
             self._to_seed = gui.add_slider("towards seed", 0, LARGEST_SEED, 1, 1)
             self._shape = gui.add_slider("shape", 0.0, 1.0, 0.01, 0.0, hint="share of the second seed's shape code")
@@ -108,9 +108,10 @@ class Browser:
         with gui.add_folder("Save", expand_by_default=False):
             for what in ("picture", "video", "mesh", "latents"):
                 gui.add_button(f"save {what}").on_click(lambda _, what=what: self._enqueue(self._save(what)))
-        sliders = (self._class, self._seed, self._to_seed, self._shape, self._appearance, self._truncation)
+        sliders = (self._seed, self._to_seed, self._shape, self._appearance, self._truncation)
+        choices = (self._class, self._found, self._run, self._kind, self._beside, self._still)
         self._found.on_update(lambda _: self._take_class())
-        for handle in (*sliders, self._found, self._run, self._kind, self._beside, self._still, self._within, self._turn):
+        for handle in (*sliders, *choices, self._within, self._turn):
             handle.on_update(lambda _: self._wake.set())
         self._mesh.on_update(lambda _: self._enqueue(self._show_mesh()))
         self._cameras.on_update(lambda _: self._enqueue(self._show_cameras()))
@@ -129,7 +130,7 @@ class Browser:
     def _take_class(self) -> None:
         """Set the class to that of an object that was found."""
         if self._found.value in self._view.model.found:
-            self._class.value = int(self._view.model.found[self._found.value][1])
+            self._class.value = self._view.classes[int(self._view.model.found[self._found.value][1])]
 
     async def _note_camera(self, camera: viser.CameraHandle) -> None:  # viser calls it in the order of the messages
         self._reported = np.array(camera.position)
@@ -146,7 +147,7 @@ class Browser:
             shape=self._shape.value,
             appearance=self._appearance.value,
             truncation=self._truncation.value,
-            class_index=self._class.value,
+            class_index=next((i for i, name in enumerate(self._view.classes) if name == self._class.value), 0),
             **self._amounts(),
             kind=self._kind.value,
             beside=None if beside == NOTHING else beside,
@@ -208,7 +209,7 @@ class Browser:
         self.client.gui.set_panel_label(f"step {self._view.model.step:,}")
         if first:
             choices = sides(config)
-            self._class.max, self._class.visible = max(1, self._view.n_classes - 1), self._view.n_classes > 1
+            self._class.options, self._class.visible = self._view.classes, self._view.n_classes > 1
             self._found.options = [*self._view.model.found, BY_SEED]
             self._found.value, self._found.visible = self._found.options[0], bool(self._view.model.found)
             self._take_class()

@@ -18,6 +18,7 @@ from graf.export.mesh import SUFFIXES, extract_mesh, write_mesh
 from graf.models.directions import Directions, edited, principal_directions
 from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
+from graf.pictures.captions import numbered
 from graf.pictures.outputs import as_uint8, picture, write_image, write_video
 from graf.pictures.sampling import sample_objects
 from graf.pictures.sheets import blend
@@ -120,6 +121,7 @@ class ObjectView:
         self.data = model.generator.config.data
         self._renderer: tuple[tuple, ObjectRenderer] | None = None
         self.n_classes = model.generator.n_classes
+        self.classes = list(model.generator.class_names) or numbered(self.n_classes, "class")
 
     def latents(self, state: ViewState) -> Tensor:
         """(1, Z) latents of the state's object."""
