@@ -34,6 +34,15 @@ BY_NUMBER = {number: name for name, (number, _) in MODELS.items()}
 log = logging.getLogger("graf")
 
 
+class Camera(NamedTuple):
+    """A camera of the model: its kind, the size of its photographs in pixels, and its parameters in COLMAP's order."""
+
+    model: str
+    width: float
+    height: float
+    parameters: list[float]
+
+
 class Photograph(NamedTuple):
     """An image of the model: rotation (3, 3) and translation (3,) from the world to its camera."""
 
@@ -51,6 +60,10 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
         photographs = _read(images_file, _photographs_of_text, _photographs_of_binary)
     except ValueError as error:
         return [], [Fault(str(cameras_file.parent), str(error))]
+    try:
+        lenses = {number: camera_lens(camera) for number, camera in cameras.items()}
+    except ValueError as error:
+        return [], [Fault(str(cameras_file), str(error))]
     if not photographs:
         return [], [Fault(str(images_file), "has no images; reconstruct the photographs with COLMAP first")]
     items, faults = [], []
@@ -62,9 +75,9 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
             image, pose_c2w = image_file(images, photograph.name), pose_of(photograph)
             if not pose_c2w.isfinite().all():
                 raise ValueError("its pose is not finite; export the model again")
-            if photograph.camera not in cameras:
+            if photograph.camera not in lenses:
                 raise ValueError(f"its camera {photograph.camera} is not in {cameras_file.name}")
-            found = cameras[photograph.camera]
+            found = lenses[photograph.camera]
         except ValueError as error:
             faults.append(Fault(f"{images_file}: {one_line(photograph.name)}", str(error), of_image=True))
             continue
@@ -79,13 +92,15 @@ def pose_of(photograph: Photograph) -> Tensor:
     return from_opencv(torch.from_numpy(pose)).to(torch.float32)
 
 
-def camera_lens(model: str, width: float, height: float, parameters: list[float]) -> Lens:
+def camera_lens(camera: Camera) -> Lens:
     """The lens of a camera. Raises ValueError for a model that is no pinhole, and for strong distortion."""
+    model, width, height, parameters = camera
     if model not in MODELS:
         raise ValueError(f"a camera's model is {model}, which bends straight lines; {UNDISTORT}")
     names = MODELS[model][1]
     if len(parameters) != len(names) or not all(map(math.isfinite, parameters)):
-        raise ValueError(f"a {model} camera has {len(names)} parameters ({', '.join(names)}), found {len(parameters)}")
+        wanted = f"{len(names)} parameters ({', '.join(names)})"
+        raise ValueError(f"a {model} camera has {wanted}, found {len(parameters)}; export the model again")
     frame = dict(zip(names, parameters, strict=True)) | {"w": width, "h": height}
     frame |= {"fl_x": frame["f"], "fl_y": frame["f"]} if "f" in frame else {}
     bends = sorted(distortions(frame))
@@ -108,9 +123,9 @@ def _read(file: Path, of_text, of_binary):
         raise ValueError(f"{file.name} cannot be read as COLMAP's ({reason}); export the model again") from None
 
 
-def _cameras_of_text(lines: list[str]) -> dict[int, Lens]:
+def _cameras_of_text(lines: list[str]) -> dict[int, Camera]:
     rows = [line.split() for line in lines if line.strip()]
-    return {int(n): camera_lens(model, float(w), float(h), list(map(float, rest))) for n, model, w, h, *rest in rows}
+    return {int(n): Camera(model, float(w), float(h), list(map(float, rest))) for n, model, w, h, *rest in rows}
 
 
 def _photographs_of_text(lines: list[str]) -> list[Photograph]:
@@ -124,15 +139,16 @@ def _photograph(name: str, camera: int, numbers: list[float]) -> Photograph:
     return Photograph(name, camera, Rotation.from_quat([x, y, z, w]).as_matrix(), np.array(translation))
 
 
-def _cameras_of_binary(content: bytes) -> dict[int, Lens]:
+def _cameras_of_binary(content: bytes) -> dict[int, Camera]:
+    """All cameras, or the first one of an unknown kind alone, whose length is unknown."""
     (n,), at, cameras = struct.unpack_from("<Q", content), 8, {}
     for _ in range(n):
         camera, model, width, height = struct.unpack_from("<iiQQ", content, at)
         if model not in BY_NUMBER:
-            raise ValueError(f"a camera's model is number {model}, which bends straight lines; {UNDISTORT}")
+            return {camera: Camera(f"number {model}", width, height, [])}
         n_parameters = len(MODELS[BY_NUMBER[model]][1])
         parameters = list(struct.unpack_from(f"<{n_parameters}d", content, at + 24))
-        cameras[camera] = camera_lens(BY_NUMBER[model], width, height, parameters)
+        cameras[camera] = Camera(BY_NUMBER[model], width, height, parameters)
         at += 24 + 8 * n_parameters
     return cameras
 

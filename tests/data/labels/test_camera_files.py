@@ -119,10 +119,13 @@ def test_never_aligned_cameras_are_those_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("camera", "problem"),
     [
-        ("1 FOV 16 16 20 20 8 8 0.5", "a camera's model is FOV, which bends straight lines; run `colmap image_undistorter`"),
-        ("1 SIMPLE_RADIAL 16 16 28 8 8 0.4", "has k1 0.4, which bends straight lines"),
+        (
+            "1 FOV 16 16 20 20 8 8 0.5",
+            "cameras.txt: a camera's model is FOV, which bends straight lines; run `colmap image_undistorter`",
+        ),
+        ("1 SIMPLE_RADIAL 16 16 28 8 8 0.4", "cameras.txt: a SIMPLE_RADIAL camera has k1 0.4, which bends straight lines"),
         ("1 PINHOLE 16 16 28 20 8 8", "fl_x 28 and fl_y 20 differ"),
-        ("1 PINHOLE 16 16 28", "has 4 parameters (fl_x, fl_y, cx, cy), found 1"),
+        ("1 PINHOLE 16 16 28", "has 4 parameters (fl_x, fl_y, cx, cy), found 1; export the model again"),
         ("9 PINHOLE 16 16 28 28 8 8", "its camera 1 is not in cameras.txt"),
         ("nonsense", "cameras.txt cannot be read as COLMAP's"),
     ],
@@ -142,6 +145,11 @@ def test_a_damaged_binary_model_and_missing_photographs_are_said(tmp_path):
     with pytest.raises(DataError, match=r"images\.txt: 00\.png: the file of this frame is missing"):
         build_dataset(config(tmp_path))
     as_binary(tmp_path / "sparse")
+    content = (tmp_path / "sparse/cameras.bin").read_bytes()
+    (tmp_path / "sparse/cameras.bin").write_bytes(content[:12] + struct.pack("<i", 7) + content[16:])
+    with pytest.raises(DataError, match=r"cameras\.bin: a camera's model is number 7, which bends straight lines; run `colmap"):
+        build_dataset(config(tmp_path))
+    (tmp_path / "sparse/cameras.bin").write_bytes(content)
     content = (tmp_path / "sparse/images.bin").read_bytes()
     (tmp_path / "sparse/images.bin").write_bytes(content[:100])
     with pytest.raises(DataError, match=r"images\.bin cannot be read as COLMAP's"):
