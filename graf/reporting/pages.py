@@ -35,6 +35,7 @@ MEDIA = {
     ".mp4": "video/mp4",
     ".webm": "video/webm",
 }
+PICTURES = ("PNG", "JPEG", "GIF", "WEBP")  # of MEDIA, whatever the extension; EPS would be run as a program
 WIDE = 560  # pixels; smaller pictures are enlarged by whole factors towards it
 CONTROLS = 72  # pixels of a video's controls, which stand below its picture
 LONG_WORD = 24  # characters from which one that has no spaces may be broken
@@ -158,7 +159,7 @@ def _first_frame(path: Path) -> Image.Image | None:
     """The picture, or the first of a video; None where it cannot be read."""
     try:
         if MEDIA[path.suffix.lower()].startswith("image/"):
-            with Image.open(path) as image:
+            with Image.open(path, formats=PICTURES) as image:
                 return image.copy()
         with imageio.get_reader(path) as reader:
             return Image.fromarray(reader.get_data(0))

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 import trimesh
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from test_curves import LITE, result, write_rows
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge")
@@ -287,11 +287,20 @@ def test_pictures_made_later_leave_the_numbers_of_the_newest_measurement(run, tm
 
 @pytest.mark.parametrize("error", [SyntaxError("broken PNG file (chunk b'IDAT')"), Image.DecompressionBombError("too large")])
 def test_a_damaged_picture_does_not_end_the_page(run, monkeypatch, error):
-    def damaged(_):
+    def damaged(*_, **__):
         raise error
 
     monkeypatch.setattr(pages.Image, "open", damaged)
     assert "eval/step_00000100/sweep_rgb.png" in page_of(run).captions
+
+
+def test_a_program_in_postscript_named_like_a_picture_is_not_run(run, monkeypatch):
+    ran = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: ran.append(1) or Image.new("RGB", (4, 4)).im)
+    file = run / "eval" / "step_00000100" / "sweep_rgb.png"
+    file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n")
+    assert "eval/step_00000100/sweep_rgb.png" in page_of(run).captions
+    assert not ran
 
 
 def test_links_are_of_the_web_on_windows_too(monkeypatch):
