@@ -151,14 +151,15 @@ def _open(
 
 
 def stored_orientation(file: str | os.PathLike) -> int:
-    """How a JPEG's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for other
-    images, whose EXIF data are rare."""
+    """How an image's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for a
+    TIFF, which Pillow turns itself."""
     with Image.open(file, formats=OPENED) as image:
         return _orientation(image)
 
 
 def _orientation(image: Image.Image) -> int:
-    found = image.getexif().get(ExifTags.Base.Orientation) if image.format in ("JPEG", "MPO") else None
+    has_exif = image.format in ("JPEG", "MPO") or "exif" in image.info  # to search a PNG's end for it, Pillow would decode it
+    found = image.getexif().get(ExifTags.Base.Orientation) if has_exif else None
     return found if found in range(2, 9) else 1
 
 
@@ -169,7 +170,7 @@ def upright_size(file: str | os.PathLike) -> tuple[int, int] | None:
     try:
         with Image.open(file, formats=OPENED) as image:
             return image.size if _orientation(image) < 5 else image.size[::-1]
-    except (OSError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
 

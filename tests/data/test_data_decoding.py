@@ -6,7 +6,17 @@ import struct
 import zlib
 
 from graf.config import load_config
-from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, open_rgb, read_alpha, read_image
+from graf.data.decoding import (
+    EXTENSIONS,
+    FORMATS,
+    MOST_PIXELS,
+    NO_IMAGE,
+    open_rgb,
+    read_alpha,
+    read_image,
+    stored_orientation,
+    upright_size,
+)
 from graf.photographs.reading import open_photograph
 
 import numpy as np
@@ -80,6 +90,22 @@ def test_a_rotated_file_of_16_bits_is_upright(tmp_path):
     exif[0x0112] = 6
     pixels = read(tmp_path, Image.fromarray(values), exif=exif)
     assert pixels[:, 4, 7].tolist() == [200] * 3 and pixels[:, 4, 0].tolist() == [0] * 3
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
+def test_a_turned_file_is_measured_as_it_is_decoded(tmp_path, name):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (12, 8)).save(tmp_path / name, exif=exif)
+    assert open_rgb(tmp_path / name, DATA.background).size == upright_size(tmp_path / name) == (8, 12)
+    assert stored_orientation(tmp_path / name) == 6
+
+
+def test_a_file_whose_exif_data_are_damaged_has_no_size(tmp_path):
+    Image.new("RGB", (12, 8)).save(tmp_path / "a.png", exif=b"no TIFF header")
+    assert upright_size(tmp_path / "a.png") is None
+    with pytest.raises(ValueError, match="cannot be read"):
+        open_rgb(tmp_path / "a.png", DATA.background)
 
 
 def test_bmp_and_tiff_of_8_and_16_bits(tmp_path):

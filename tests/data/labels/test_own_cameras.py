@@ -178,19 +178,20 @@ def test_what_a_file_does_not_tell_stays(tmp_path):
     assert found["far"] - 2 == pytest.approx(2 * math.tan(math.radians(16)), abs=0.01)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("turned", ["", ".jpg", ".webp", ".png"])
 def test_the_field_of_view_is_that_of_the_centre_square(tmp_path, turned):
     """Of photographs 24 x 16, whose camera_angle_x is of the width, and which may be stored turned."""
     folder = posed(tmp_path, 60.0, 2.5, size=(24, 16))
     if turned:
-        content = (folder / "transforms.json").read_text().replace(".png", ".jpg")
+        content = (folder / "transforms.json").read_text().replace(".png", turned)
         (folder / "transforms.json").write_text(content)
         for file in sorted(folder.glob("*.png")):
             exif = Image.Exif()
             exif[ExifTags.Base.Orientation] = 6
             with Image.open(file) as image:
-                image.transpose(Image.Transpose.ROTATE_90).save(file.with_suffix(".jpg"), exif=exif)
+                stored = image.transpose(Image.Transpose.ROTATE_90)
             file.unlink()
+            stored.save(file.with_suffix(turned), exif=exif)
     assert settings_of(folder)["fov"] == pytest.approx(
         2 * math.degrees(math.atan(16 / 24 * math.tan(math.radians(30)))), abs=0.01
     )
