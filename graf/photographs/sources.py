@@ -1,7 +1,6 @@
 """Finds the photographs, videos and masks in what a user names, and gives each photograph a name of its own in the output."""
 
 import contextlib
-import json
 import logging
 import os
 from collections import Counter
@@ -10,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from graf.config.strict import one_line
 from graf.data.folders import SPLITS, TRANSFORMS, camera_files, is_visible
-from graf.data.labels.transforms import image_file, with_shared
+from graf.data.labels.transforms import image_file, read_json, with_shared
 from graf.data.masks import find_masks
 from graf.errors import DataError
 from graf.photographs.reading import READ, UNREAD
@@ -126,9 +125,11 @@ def read_transforms(file: Path) -> dict:
 
 def _read_transforms(file: Path) -> dict:
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = read_json(file)
         [frame["file_path"] for frame in content["frames"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        raise DataError(f"{file}: {error}, or take --labels none") from None
+    except (KeyError, TypeError) as error:
         todo = "correct it, or take --labels none"
         raise DataError(f"{file}: not a transforms.json with frames and their file_path ({error}); {todo}") from None
     return content

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from graf.errors import DataError
 from graf.photographs.sources import Source, find_sources, output_names, photograph_of, read_transforms, with_masks_of_frames
 
 import pytest
@@ -109,6 +110,14 @@ def test_frames_of_splits_are_one_for_each_photograph(folder):
         content = {"frames": [{"file_path": name} for name in names]}
         file.with_name(f"transforms_{split}.json").write_text(json.dumps(content))
     assert sorted(frame["file_path"] for frame in read_transforms(file)["frames"]) == ["./train/a", "gone"]
+
+
+@pytest.mark.parametrize("content", ["", "[" * 200_000])
+def test_a_transforms_json_that_is_no_json_is_told_with_what_to_do(folder, content):
+    file = folder("a.jpg") / "transforms.json"
+    file.write_text(content)
+    with pytest.raises(DataError, match=r"not readable as JSON .*; correct or export it again, or take --labels none"):
+        read_transforms(file)
 
 
 def test_photographs_have_the_names_of_their_folder_on_disks_that_ignore_case(folder, monkeypatch):
