@@ -16,8 +16,8 @@ MINOR = 0.25  # of the contrast along the other axis: with less, edges along thi
 STRONGEST = 0.01  # share of the pixels that are the strongest edges
 
 
-def fault_of(image: Image.Image, smallest: int) -> str | None:
-    """Why a photograph is left out, in words; None where nothing is wrong.
+def sharpness_or_fault(image: Image.Image, smallest: int) -> float | str:
+    """How sharp a photograph is, by `sharpness`, or why it is left out, in words.
 
     smallest: pixels that its shorter side must have.
     """
@@ -37,7 +37,7 @@ def fault_of(image: Image.Image, smallest: int) -> str | None:
         return f"blank: its strongest edges span {contrast:.0f} grey levels of 255"
     if sharp < BLURRED:
         return f"blurred: neighbouring pixels have {sharp:.0%} of an edge's contrast, {BLURRED:.0%} are needed"
-    return None
+    return sharp
 
 
 def sharpness(grey: np.ndarray) -> tuple[float, float]:

@@ -5,9 +5,10 @@ Nothing is written where the photographs come from. Each photograph that is foun
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
@@ -18,10 +19,10 @@ from graf.data.labels import FILES, label_source
 from graf.data.validation import warn_of_turned
 from graf.errors import DataError
 from graf.photographs.duplicates import Look, duplicates, look_of
-from graf.photographs.faults import JUDGED, fault_of, sharpness
+from graf.photographs.faults import sharpness_or_fault
 from graf.photographs.making import Made, Options, at_one_area, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
-from graf.photographs.reading import luminance, open_photograph, shrunk
+from graf.photographs.reading import open_photograph
 from graf.photographs.sources import (
     Found,
     Source,
@@ -40,6 +41,8 @@ import numpy as np
 from PIL import Image
 
 log = logging.getLogger("graf")
+
+Each, T = TypeVar("Each"), TypeVar("T")
 
 
 class Examined(NamedTuple):
@@ -150,21 +153,19 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
             image = open_photograph(source.file)
         except ValueError as error:
             return str(error)
-        if fault := fault_of(image, options.smallest):
-            return fault
-        sharp = sharpness(luminance(shrunk(image, JUDGED)))[1]
-        return Examined(source, min(image.size), sharp, look_of(image))
+        sharp = sharpness_or_fault(image, options.smallest)
+        return sharp if isinstance(sharp, str) else Examined(source, min(image.size), sharp, look_of(image))
 
-    results = map_in_threads(examine, sources, available_cores())
-    examined = []
-    for source, result in zip(
-        sources, progress(results, desc="examining", total=len(sources), disable=not sources), strict=True
-    ):
-        if isinstance(result, str):
-            left_out[source.place] = result
-        else:
-            examined.append(result)
-    return examined
+    return _kept(examine, {source.place: source for source in sources}, "examining", left_out)
+
+
+def _kept(work: Callable[[Each], T | str], photographs: dict[str, Each], desc: str, left_out: dict[str, str]) -> list[T]:
+    """What the work makes of photographs, by their places, on all cores; a string is a reason, which goes to left_out."""
+    results = map_in_threads(work, list(photographs.values()), available_cores())
+    shown = progress(results, desc=desc, total=len(photographs), disable=not photographs)
+    outcomes = dict(zip(photographs, shown, strict=True))
+    left_out.update({place: outcome for place, outcome in outcomes.items() if isinstance(outcome, str)})
+    return [outcome for outcome in outcomes.values() if not isinstance(outcome, str)]
 
 
 def _named(examined: list[Examined], cameras: dict[Path, dict], left_out: dict[str, str]) -> list[Examined]:
@@ -244,16 +245,7 @@ def _make(
         except ValueError as error:
             return str(error)
 
-    made = []
-    results = map_in_threads(make, examined, available_cores())
-    for each, result in zip(
-        examined, progress(results, desc="cutting out", total=len(examined), disable=not examined), strict=True
-    ):
-        if isinstance(result, str):
-            left_out[each.source.place] = result
-        else:
-            made.append(result)
-    return made
+    return _kept(make, {each.source.place: each for each in examined}, "cutting out", left_out)
 
 
 def _colours_in(file: Path) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Sharpness is a share of an edge's contrast, worked out by hand; faults follow from it and from brightness and size."""
 
-from graf.photographs.faults import fault_of, sharpness
+from graf.photographs.faults import sharpness, sharpness_or_fault
 
 import numpy as np
 import pytest
@@ -30,16 +30,16 @@ def test_blur_along_one_axis_is_blur():
 
 
 def test_a_sharp_photograph_has_no_fault_and_noise_is_no_help_to_a_blurred_one():
-    assert fault_of(scene(1), 64) is None
+    assert isinstance(sharpness_or_fault(scene(1), 64), float)
     blurred = np.asarray(scene(1, size=(256, 192)).filter(ImageFilter.GaussianBlur(5)), dtype=float)
     noisy = blurred + np.random.default_rng(0).normal(0, 3, blurred.shape)
-    assert fault_of(Image.fromarray(noisy.clip(0, 255).astype(np.uint8)), 64).startswith("blurred: ")
+    assert sharpness_or_fault(Image.fromarray(noisy.clip(0, 255).astype(np.uint8)), 64).startswith("blurred: ")
 
 
 def test_a_large_photograph_is_judged_in_the_detail_that_is_used():
     """Blur of 3 pixels of 1024 does not show in 256."""
-    assert fault_of(scene(1, size=(1024, 768)).filter(ImageFilter.GaussianBlur(2)), 64) is None
-    assert fault_of(scene(1, size=(256, 192)).filter(ImageFilter.GaussianBlur(3)), 64)
+    assert isinstance(sharpness_or_fault(scene(1, size=(1024, 768)).filter(ImageFilter.GaussianBlur(2)), 64), float)
+    assert isinstance(sharpness_or_fault(scene(1, size=(256, 192)).filter(ImageFilter.GaussianBlur(3)), 64), str)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_a_large_photograph_is_judged_in_the_detail_that_is_used():
     ],
 )
 def test_faults_have_words(image, reason):
-    assert fault_of(image, 64) == reason
+    assert sharpness_or_fault(image, 64) == reason
 
 
 def test_a_black_object_that_is_cut_out_is_not_dark():
     black = Image.new("RGBA", (160, 120), "black")
     black.putalpha(cut(1).getchannel("A"))
-    assert fault_of(black, 64) is None
-    assert fault_of(black.convert("RGB"), 64).startswith("too dark")
+    assert isinstance(sharpness_or_fault(black, 64), float)
+    assert sharpness_or_fault(black.convert("RGB"), 64).startswith("too dark")
