@@ -152,9 +152,12 @@ def _open(
 
 def stored_orientation(file: str | os.PathLike) -> int:
     """How an image's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for a
-    TIFF, which Pillow turns itself."""
-    with Image.open(file, formats=OPENED) as image:
-        return _orientation(image)
+    TIFF, which Pillow turns itself, and for a file of other formats, as HEIC."""
+    try:
+        with Image.open(file, formats=OPENED) as image:
+            return _orientation(image)
+    except OSError:
+        return 1
 
 
 def _orientation(image: Image.Image) -> int:

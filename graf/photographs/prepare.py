@@ -68,11 +68,6 @@ class Prepared:
     renamed: list[str] = field(default_factory=list)
     name_pattern: str = NAMED_BY_RANK
 
-    @property
-    def all_cut(self) -> bool:
-        """Whether all photographs have transparency."""
-        return all_cut(self.made)
-
 
 def all_cut(made: list[Made]) -> bool:
     """Whether all photographs have transparency."""
@@ -199,14 +194,7 @@ def _warn_of_unnamed_folders(examined: list[Examined], homes: list[Path]) -> Non
 
 def _warn_of_turned(sources: list[Source]) -> None:
     """Warn as training does of photographs that are stored turned, which their PNGs are not."""
-    warn_of_turned([source.place for source in sources if _stored_orientation(source.file) != 1], len(sources))
-
-
-def _stored_orientation(file: Path) -> int:
-    try:
-        return stored_orientation(file)
-    except OSError:  # HEIC
-        return 1
+    warn_of_turned([source.place for source in sources if stored_orientation(source.file) != 1], len(sources))
 
 
 def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict[str, str]) -> list[Examined]:

@@ -25,8 +25,6 @@ def open_photograph(file: Path) -> Image.Image:
     if _is_heic(file):
         _register_heic()
         formats = ("HEIF",)
-    if file.suffix.lower() in UNREAD:
-        raise ValueError(f"{file.suffix.lower()[1:]} files are not read; export it as JPEG or PNG")
     try:
         image = open_straight(file, formats)
     except ValueError as error:

@@ -45,13 +45,10 @@ def video_frames(video: Source, every_s: float, folder: Path) -> list[Source]:
     except (RuntimeError, OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:  # of the folder that frames are written to
             raise
-        if not found:
-            raise ValueError(
-                "no frame of this video can be read; it is damaged, or of a kind that ffmpeg does not know"
-            ) from error
-        log.warning("%s: breaks off after %d frames were taken", printable(video.place), len(found))
+        if found:
+            log.warning("%s: breaks off after %d frames were taken", printable(video.place), len(found))
     if not found:
-        raise ValueError("no frame of this video can be read")
+        raise ValueError("no frame of this video can be read; it is damaged, or of a kind that ffmpeg does not know")
     return found
 
 

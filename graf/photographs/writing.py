@@ -9,7 +9,7 @@ from graf.data.advice.warnings import with_steps
 from graf.data.folders import CONFIG, IMAGES, TRANSFORMS
 from graf.errors import DataError
 from graf.photographs.making import Made
-from graf.photographs.prepare import Prepared
+from graf.photographs.prepare import Prepared, all_cut
 from graf.photographs.reading import open_photograph
 from graf.photographs.sources import photograph_of, printable
 from graf.pictures.captions import Captions
@@ -64,7 +64,7 @@ def write_config(out: Path, prepared: Prepared) -> None:
         "datadir": [str(out / IMAGES)],
         "labels": prepared.labels,
         "imsize": imsize,
-        "alpha": "rgba" if prepared.all_cut else "ignore",
+        "alpha": "rgba" if all_cut(prepared.made) else "ignore",
     }
     if prepared.labels == "filename":
         data["name_pattern"] = prepared.name_pattern
