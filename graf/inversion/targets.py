@@ -10,9 +10,10 @@ from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.config.name_pattern import name_pattern
 from graf.data.cameras.corrections import corrected_cameras
-from graf.data.decoding import EXTENSIONS, Frame, open_rgb, read_image, square_side
-from graf.data.folders import Folder, Item, camera_file, camera_files, is_image, name_of_cameras
+from graf.data.decoding import EXTENSIONS, Frame, read_image, square_side, upright_size
+from graf.data.folders import Folder, camera_file, camera_files, is_image, name_of_cameras
 from graf.data.labels import items_by_files
+from graf.data.labels.framing import fov_of_square
 from graf.data.labels.intrinsics import problem_of_shape
 from graf.data.labels.names import items_by_name, v_flag
 from graf.data.labels.placement import depth_faults
@@ -59,9 +60,9 @@ def read_target(path: Path | str, data: DataConfig) -> Tensor:
     Raises GrafError for a file that cannot be read or is smaller than the model's images.
     """
     try:
-        side = square_side(*open_rgb(path, data.background).size, data.center_crop)
         mask = find_masks([Path(path)], data.masks).of.get(Path(path))
         image = read_image(path, dataclasses.replace(data, alpha="ignore"), Frame(mask=mask))
+        side = square_side(*upright_size(path), data.center_crop)
     except ValueError as error:
         raise GrafError(f"{path}: {str(error).partition(';')[0]}; give another image") from None
     if side < data.imsize:
@@ -122,42 +123,21 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
     return torch.stack([poses[path] for path in paths])
 
 
-def square_focal(item: Item, data: DataConfig) -> float | None:
-    """The focal length of an image in units of the side of its centre square, to which `read_target` crops; None if unknown."""
-    if item.focal is None:
-        return None
-    try:
-        width, height = open_rgb(item.file, data.background).size
-        return item.focal * width / square_side(width, height, data.center_crop)
-    except ValueError:
-        return None  # reading it raises the error
-
-
-def other_shape(item: Item, data: DataConfig) -> str | None:
-    """What is wrong where the item's camera is of an image that is turned against it; None where nothing is known to be."""
-    if item.size is None:
-        return None
-    try:
-        return problem_of_shape(item.size, open_rgb(item.file, data.background).size)
-    except ValueError:
-        return None  # reading it raises the error
-
-
 def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     """The cameras (N, 3, 4) in the nearest file of cameras above each image, where they have the config's field of view."""
     homes = [next((folder for folder in path.absolute().parents if camera_file(folder, data.labels)), None) for path in paths]
-    if None in homes:
-        return None
+    sizes = [upright_size(path) for path in paths]
+    if None in homes or not all(size and min(size) >= data.center_crop for size in sizes):
+        return None  # reading an image without a size, or smaller than its crop, raises the error
     folders = {home: Folder(home, (), camera_file(home, data.labels)) for home in homes}
     items, faults = [], []
     for folder in folders.values():
         found, wrong, _ = items_by_files([folder], folder.cameras, data)
         items += corrected_cameras(found, data)
         faults += wrong
-    expected = focal_length(data.fov, 1)
     found = {item.file.resolve(): item for item in items}
     poses = []
-    for path, home in zip(paths, homes, strict=True):
+    for path, home, size in zip(paths, homes, sizes, strict=True):
         item, kind = found.get(path.resolve()), folders[home].cameras
         file = name_of_cameras(home, kind)
         has_camera = item is not None and item.pose_c2w is not None
@@ -170,10 +150,12 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
         known_faults = [f"{fault.where}: {fault.problem}" for fault in own]
         if known_faults or not has_camera:
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
-        elif problem := other_shape(item, data):
+        elif problem := problem_of_shape(item.size, size):
             reason = f"for it {problem.partition(';')[0]}"
-        elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
-            fov = math.degrees(2 * math.atan(0.5 / focal))
+        elif item.focal is not None and not math.isclose(
+            item.focal * size[0], focal_length(data.fov, square_side(*size, data.center_crop)), rel_tol=FOCAL_TOLERANCE
+        ):
+            fov = fov_of_square(item, size, data)
             reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
         elif max(map(abs, item.axis)) > AXIS_TOLERANCE + 0.5 / (item.size[0] if item.size else data.imsize):
             right, down = (100 * offset for offset in item.axis)

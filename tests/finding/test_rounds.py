@@ -10,6 +10,7 @@ from graf.data import build_dataset, hull
 from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
+from graf.errors import GrafError
 from graf.finding import rounds
 from graf.finding.rounds import FoundCameras, Round
 from graf.finding.sheet import surest, surest_photographs
@@ -240,6 +241,14 @@ def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
     assert [frame["file_path"] for frame in json.loads(mini.read_text())["frames"]] == ["0.png", "1.png"]
     azimuth_deg, _ = azimuth_and_v(torch.tensor([frame["transform_matrix"] for frame in frames])[:, :3])
     torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 20.0]), atol=1e-3, rtol=0)
+
+
+def test_a_photograph_that_is_gone_when_its_camera_is_written_is_named(tmp_path):
+    shots = Shots(2)
+    shots.files, shots.class_index, shots.class_names = [str(tmp_path / f"{i}.png") for i in range(2)], torch.zeros(2), ["all"]
+    write_image(tmp_path / "0.png", torch.zeros(3, 10, 10, dtype=torch.uint8))
+    with pytest.raises(GrafError, match=r"1\.png: cannot be read any more; put it back"):
+        rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1]), load_config(None).data)
 
 
 def test_cameras_of_folders_in_several_places_are_written(tmp_path, monkeypatch):

@@ -50,6 +50,19 @@ def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine)
     assert known_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 
 
+@pytest.mark.parametrize(("content", "center_crop"), [(b"no image", 0), (None, 17)])
+def test_the_camera_of_a_photograph_that_cannot_be_used_is_for_reading_to_tell(tmp_path, refine, content, center_crop):
+    data, file = refine(f"data.center_crop={center_crop}").data, put(tmp_path / "car.png")
+    if content:
+        file.write_bytes(content)
+    pose = [*poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)[0].tolist(), [0, 0, 0, 1]]
+    frames = [{"file_path": "car.png", "transform_matrix": pose}]
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    known_poses([file], data)
+    with pytest.raises(GrafError, match=r"car\.png: .*; give another image"):
+        read_target(file, data)
+
+
 @pytest.mark.parametrize(("turn", "times", "told"), [(-1, 1, "looks away from the origin"), (1, 4, "not between data.near")])
 def test_a_camera_that_training_would_refuse_is_not_used(tmp_path, refine, caplog, turn, times, told):
     data, file = refine().data, put(tmp_path / "car.png")
