@@ -228,6 +228,11 @@ def v_of_elevations(elevation_deg: Tensor) -> Tensor:
     return (1 - torch.sin(torch.deg2rad(elevation_deg))) / 2
 
 
+def elevations_of_v(v: Tensor) -> Tensor:
+    """`elevation_of_v` of a tensor (...), whose values may be beyond [0, 1] by rounding."""
+    return torch.rad2deg(torch.asin((1 - 2 * v).clamp(-1, 1)))
+
+
 def _swing(n: int, low: float, high: float) -> Tensor:
     """n values from low to high and back, slowing at the ends."""
     return low + (high - low) * (1 - torch.cos(torch.arange(n) * (2 * math.pi / n))) / 2

@@ -6,7 +6,7 @@ A rotation R (..., 3, 3) has its axes in its columns. A rigid pose (..., 3, 4) i
 import math
 from typing import NamedTuple
 
-from graf.camera import azimuth_and_v
+from graf.camera import azimuth_and_v, elevations_of_v
 
 import torch
 from torch import Tensor
@@ -92,9 +92,8 @@ class PoseErrors(NamedTuple):
 def pose_errors(predicted: Tensor, true: Tensor) -> PoseErrors:
     """Errors of pose_c2w (N, 3, 4). Azimuths of 359 and 1 degree are 2 degrees apart."""
     (azimuth, v), (true_azimuth, true_v) = azimuth_and_v(predicted.double()), azimuth_and_v(true.double())
-    elevation, true_elevation = (torch.rad2deg(torch.asin((1 - 2 * each).clamp(-1, 1))) for each in (v, true_v))
     return PoseErrors(
         circular_distance(azimuth, true_azimuth).float(),
-        (elevation - true_elevation).abs().float(),
+        (elevations_of_v(v) - elevations_of_v(true_v)).abs().float(),
         angle_between_deg(predicted[..., :3], true[..., :3]).float(),
     )

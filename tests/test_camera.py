@@ -8,6 +8,7 @@ from graf.camera import (
     azimuth_and_v,
     elevation_of_v,
     elevation_poses,
+    elevations_of_v,
     focal_length,
     look_at_origin,
     mirrored_poses,
@@ -234,6 +235,7 @@ def test_sweep_is_every_elevation_with_every_azimuth(smoke):
     torch.testing.assert_close(azimuth, torch.tensor([0.0, 120.0]).repeat(3), atol=1e-3, rtol=0)
     torch.testing.assert_close(v, torch.tensor([0.75, 0.75, 0.5, 0.5, 0.25, 0.25]))  # (1 - sin) / 2
     assert [elevation_of_v(value) for value in (0.75, 0.5, 0.25)] == pytest.approx([-30, 0, 30])
+    torch.testing.assert_close(elevations_of_v(torch.tensor([0.75, -1e-7, 1 + 1e-7])), torch.tensor([-30.0, 90.0, -90.0]))
 
 
 def test_whole_degrees_are_as_good_as_fractions(smoke):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graf.camera import poses_at, sample_poses
+from graf.camera import poses_at, sample_poses, v_of_elevation
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
 from graf.config.checks import PATCH_SIZES
 from graf.data.advice.warnings import with_steps
@@ -163,7 +163,7 @@ def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def heights_of(elevations: list[float]) -> dict[str, Any]:
     """The data keys for cameras at these elevations, in degrees."""
-    v = [round((1 - math.sin(math.radians(elevation))) / 2, 6) for elevation in sorted(set(elevations))]
+    v = [round(v_of_elevation(elevation), 6) for elevation in sorted(set(elevations))]
     return {"v": v, "vmin": min(v), "vmax": max(v)}
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.camera import azimuth_and_v, sample_poses
+from graf.camera import azimuth_and_v, elevations_of_v, sample_poses
 from graf.config import Config, DataConfig, config_of_ours, load_config
 from graf.config.advice import advice, advice_on_steps
 from graf.config.strict import one_line
@@ -117,7 +117,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
     if dataset.posed:
         poses = dataset.labels.pose_c2w
         azimuth_deg, v = azimuth_and_v(poses)
-        polar_deg = torch.rad2deg(torch.arccos(1 - 2 * v))
+        polar_deg = 90 - elevations_of_v(v)
         above = draw_cameras(poses.numpy(), right, "{} of {} cameras and where they look; the object is at the origin")
         draw_thumbnails(dataset, azimuth_deg, above)
     else:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from graf.camera import azimuth_and_v, poses_at
+from graf.camera import azimuth_and_v, elevations_of_v, poses_at, v_of_elevations
 from graf.config import DataConfig
 from graf.data.cameras.agreement import ObjectViews, agreement
 from graf.data.cameras.corrections import rolled, with_azimuths_reversed
@@ -202,11 +202,11 @@ def azimuth_exchanged(pose_c2w: Tensor) -> Tensor:
     """
     azimuth_deg, v = azimuth_and_v(pose_c2w)
     azimuth_deg = _half_circle(azimuth_deg)
-    elevation_deg = 90 - torch.rad2deg(torch.arccos(1 - 2 * v))
+    elevation_deg = elevations_of_v(v)
     beyond = azimuth_deg.abs() > 90
     true_azimuth_deg = torch.where(beyond, 180 - elevation_deg, elevation_deg)
     true_elevation_deg = torch.where(beyond, azimuth_deg - 180 * azimuth_deg.sign(), azimuth_deg)
-    return poses_at(true_azimuth_deg, (1 - torch.deg2rad(true_elevation_deg).sin()) / 2, pose_c2w[..., 3].norm(dim=-1))
+    return poses_at(true_azimuth_deg, v_of_elevations(true_elevation_deg), pose_c2w[..., 3].norm(dim=-1))
 
 
 def polar_cure(data: DataConfig, source: str) -> str:

@@ -3,14 +3,13 @@ trained model sees it, while training itself takes the images' own cameras."""
 
 import logging
 
-from graf.camera import azimuth_and_v, elevation_of_v, v_of_elevation
+from graf.camera import azimuth_and_v, elevation_of_v, elevations_of_v, v_of_elevation
 from graf.config import DataConfig
 from graf.config.strict import keys_in_words
 from graf.data.labels.own_cameras import has_default
 from graf.data.labels.placement import rounded
 from graf.data.views import Views
 
-import torch
 from torch import Tensor
 
 OF_AZIMUTHS, OF_HEIGHTS = ("umin", "umax"), ("vmin", "vmax")
@@ -48,7 +47,7 @@ def other_heights(dataset: Views, data: DataConfig, apart_deg: float = FAR_DEG) 
     if not dataset.posed or len(dataset) < FEWEST_OF_A_RING or data.camera_prior != "circle":
         return None
     _, v = azimuth_and_v(dataset.labels.pose_c2w)
-    low, high = _ends(torch.rad2deg(torch.asin(1 - 2 * v)))
+    low, high = _ends(elevations_of_v(v))
     top, middle, bottom = map(elevation_of_v, (data.vmin, (data.vmin + data.vmax) / 2, data.vmax))
     reaches = bottom - SAME_HEIGHT_DEG <= low and high <= top + SAME_HEIGHT_DEG
     return None if reaches and low - apart_deg <= middle <= high + apart_deg else (low, high)
