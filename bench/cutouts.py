@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from graf.data.decoding import open_rgb, open_straight
 from graf.data.folders import is_image
+from graf.data.views import spread
 from graf.errors import GrafError
 from graf.photographs.cropping import extent
 from graf.photographs.cutout.ways import WAYS, cut_out
@@ -63,12 +64,6 @@ def images_below(folder: Path) -> list[Path]:
     if not found:
         raise GrafError(f"{folder}: no images in it")
     return found
-
-
-def spread(files: Sequence[Path], n: int) -> list[Path]:
-    """At most n of the files, evenly spread."""
-    n = min(n, len(files))
-    return [files[index * len(files) // n] for index in range(n)]
 
 
 def measure(files: Sequence[Path], backgrounds: dict[str, Background]) -> Iterator[Row]:

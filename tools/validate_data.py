@@ -25,6 +25,7 @@ from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.data.folders import require_outside
+from graf.data.views import spread
 from graf.errors import RunFolderError
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
@@ -112,7 +113,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
     right their cameras, or sampled ones."""
     figure = Figure(figsize=(16, 10), layout="constrained")
     left, right = figure.subfigures(1, 2)
-    shown = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS)
+    shown = spread(range(len(dataset)), SHEET_ROWS * SHEET_COLUMNS)
     confidence = dataset.confidence or [None] * len(dataset)
     if dataset.posed:
         poses = dataset.labels.pose_c2w
@@ -143,7 +144,7 @@ def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
     """Draw cameras (N, 3, 4) with their look directions in space, and from above; the title gets the number shown and N.
     Returns the axes of the view from above."""
     space = figure.add_subplot(2, 1, 1, projection="3d")
-    some = poses[spread(len(poses), CAMERAS_DRAWN)]
+    some = poses[spread(range(len(poses)), CAMERAS_DRAWN)]
     reach = np.abs(poses[:, :, 3]).max()
     space.quiver(*some[:, :, 3].T, *-some[:, :, 2].T, length=0.25 * reach, linewidth=0.7)
     for axis, colour, name in zip(np.eye(3), ("red", "green", "blue"), "xyz", strict=True):
@@ -163,8 +164,7 @@ def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
 
 def draw_thumbnails(dataset: Views, azimuth_deg: torch.Tensor, above: Axes) -> None:
     """Draw some images at the positions of their cameras."""
-    by_azimuth = torch.argsort(azimuth_deg)
-    for index in by_azimuth[spread(len(by_azimuth), IMAGES_ON_MAP)].tolist():
+    for index in spread(torch.argsort(azimuth_deg).tolist(), IMAGES_ON_MAP):
         thumbnail = OffsetImage(picture(dataset, index), zoom=56 / dataset[index]["image"].shape[-1])
         position = dataset.labels.pose_c2w[index, :2, 3].tolist()
         above.add_artist(AnnotationBbox(thumbnail, position, frameon=True, pad=0.1))
@@ -174,12 +174,6 @@ def draw_thumbnails(dataset: Views, azimuth_deg: torch.Tensor, above: Axes) -> N
 def picture(dataset: Views, index: int) -> np.ndarray:
     """Image (H, W, 3) in [0, 1]."""
     return ((dataset[index]["image"] + 1) / 2).permute(1, 2, 0).numpy()
-
-
-def spread(n: int, count: int) -> list[int]:
-    """At most `count` indices, evenly spread over range(n)."""
-    count = min(n, count)
-    return [index * n // count for index in range(count)]
 
 
 if __name__ == "__main__":

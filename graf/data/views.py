@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
@@ -16,6 +16,8 @@ from graf.errors import DataError
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+T = TypeVar("T")
 
 TOY_CAR_ELEVATIONS = 4  # bins, with data.v: auto
 
@@ -129,6 +131,12 @@ def as_floats(images: Tensor) -> Tensor:
 def edge_pixels(image: Tensor) -> Tensor:
     """The outermost pixels of an image (C, H, W): (C, 2 H + 2 W), those of the corners twice."""
     return torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)
+
+
+def spread(items: Sequence[T], n: int) -> list[T]:
+    """At most n of the items, evenly spread."""
+    n = min(n, len(items))
+    return [items[index * len(items) // n] for index in range(n)]
 
 
 def expected_labels(data: DataConfig) -> KnownLabels:

@@ -7,6 +7,7 @@ from pathlib import Path
 from graf.config import load_config
 from graf.data.advice.warnings import with_steps
 from graf.data.folders import CONFIG, IMAGES, TRANSFORMS
+from graf.data.views import spread
 from graf.errors import DataError
 from graf.photographs.making import Made
 from graf.photographs.prepare import Prepared, all_cut
@@ -95,10 +96,9 @@ def _comment(labels: str, parent: str) -> str:
 
 def write_sheet(file: Path, made: list[Made]) -> None:
     """Write pairs of a photograph and what was made of it, evenly spread over all."""
-    n = min(PAIRS, len(made))
-    shown = [made[index * len(made) // n] for index in range(n)]
+    shown = spread(made, PAIRS)
     tiles = [tile for one in shown for tile in (_tile(open_photograph(one.source.file)), _tile(Image.open(one.file)))]
-    captions = Captions("what is transparent is chequered", columns=("photograph", "prepared") * min(PAIRS_PER_ROW, n))
+    captions = Captions("what is transparent is chequered", columns=("photograph", "prepared") * min(PAIRS_PER_ROW, len(shown)))
     write_grid(file, torch.stack(tiles), 2 * PAIRS_PER_ROW, captions)
 
 

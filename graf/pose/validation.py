@@ -6,6 +6,7 @@ Legend: N predictions.
 import dataclasses
 
 from graf.data import Views
+from graf.data.views import spread
 from graf.pose.accuracy import accuracy, images_of, read_cameras
 from graf.pose.splits import Subset
 from graf.pose.state import PoseState
@@ -39,9 +40,8 @@ class Validation:
 
 def predict(state: PoseState, views: Views, at_most: int, epoch: float = 0.0) -> Validation:
     """Predict the cameras of at most so many images, evenly spread over a posed data set."""
-    n = min(len(views), at_most)
-    shown = Subset(views, [index * len(views) // n for index in range(n)])
-    predicted = read_cameras(state.estimator, images_of(shown), n, state.device, state.amp.autocast)
+    shown = Subset(views, spread(range(len(views)), at_most))
+    predicted = read_cameras(state.estimator, images_of(shown), len(shown), state.device, state.amp.autocast)
     true = shown.labels.pose_c2w
     motions = (six_of_freedom(relative_motion(poses, poses.roll(-1, 0))) for poses in (predicted, true))
     return Validation(state.step, epoch, *motions, predicted, true)

@@ -1,6 +1,6 @@
 """Cut-outs are measured against the opacity that was pasted."""
 
-from cutouts import busy_wall, images_below, iou, main, measure, pasted, plain_wall, spread
+from cutouts import busy_wall, images_below, iou, main, measure, pasted, plain_wall
 from graf.errors import GrafError
 
 import numpy as np
@@ -44,8 +44,3 @@ def test_faults_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["cutouts.py", str(tmp_path)])
     with pytest.raises(GrafError, match=r"a\.png: has no transparency to compare with"):
         main()
-
-
-def test_images_are_evenly_spread():
-    assert spread([0, 1, 2, 3, 4, 5], 3) == [0, 2, 4]
-    assert spread([0, 1], 5) == [0, 1]

@@ -11,6 +11,7 @@ from pathlib import Path
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset, build_loader, decoding, resolve
+from graf.data.views import spread
 from graf.errors import DataError
 
 import numpy as np
@@ -335,3 +336,8 @@ def test_a_few_transparent_pixels_are_no_cut(tmp_path, caplog):
     assert build_dataset(config(tmp_path, **{"data.alpha": "rgba"})).alpha == "rgba"
     (tmp_path / "a.png").unlink()
     assert build_dataset(config(tmp_path)).alpha == "rgba"  # half of them are cut out
+
+
+def test_images_are_evenly_spread():
+    assert spread([0, 1, 2, 3, 4, 5], 3) == [0, 2, 4]
+    assert spread([0, 1], 5) == [0, 1]
