@@ -344,18 +344,6 @@ def recording(
         yield record
 
 
-def check_dataset(dataset: Dataset) -> None:
-    """Raises GrafError for what cannot be read by index, and for an empty data set."""
-    missing = [name for name in ("__len__", "__getitem__") if not callable(getattr(dataset, name, None))]
-    if missing:
-        raise GrafError(
-            f"{type(dataset).__name__}: a data set whose activations are cached needs __len__ and __getitem__, and has no "
-            f"{' and no '.join(missing)}; wrap it in a torch Dataset of known length"
-        )
-    if len(dataset) == 0:
-        raise GrafError(f"{type(dataset).__name__}: the data set is empty; there is nothing to cache")
-
-
 def label_columns(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The kept part of a batch's labels, (B,) each: class and elevation index; azimuth_deg and v where it has pose_c2w."""
     labels = {name: batch[name] for name in LABELS if name in batch}
@@ -383,7 +371,6 @@ def cache_activations(
     those that it has. Raises GrafError where nothing is left, for an unknown layer, and for one whose results do not have a
     row per sample.
     """
-    check_dataset(dataset)
     left_out, silent, failures = 0, set(), []
     with recording(network, layers) as record:
         while writer.taken < len(dataset) and len(failures) <= max_failures and not stopped():

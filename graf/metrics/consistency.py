@@ -19,7 +19,6 @@ from typing import NamedTuple
 from graf.camera import middle_poses, pixel_size, project, view_azimuths
 from graf.config import DataConfig
 from graf.data import Views
-from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
 from graf.pictures.sampling import fresh_samples, labels_as_in_data, render_views, sample_objects
 from graf.rays import camera_rays, full_grid, low_resolution_grid
@@ -28,6 +27,7 @@ from graf.runtime.console import progress
 import torch
 from torch import Tensor
 
+ANGLE_DEG = 15.0  # between the two cameras of a pair
 OPAQUE = 0.9  # least opacity of a surface; up to 1 - OPAQUE there is none
 DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval by default
 STEEPEST = 3.0  # largest change of depth per pixel width, a slant of 72 degrees; more within a footprint is a jump
@@ -67,23 +67,20 @@ def multi_view_consistency(
     generator: Generator,
     n_objects: int,
     seed: int,
-    angle_deg: float = 15.0,
     batch_size: int = 4,
     resolution: int | None = None,
     truncation: float = 1.0,
 ) -> dict[str, float | int | None]:
-    """The depth-warp error of n_objects sampled with a seed, each seen by two cameras angle_deg apart, ready for JSON.
+    """The depth-warp error of n_objects sampled with a seed, each seen by two cameras ANGLE_DEG apart, ready for JSON.
 
     batch_size pairs are rendered at a time, with `resolution` pixels per side (default data.imsize). Keys are the fields of
     WarpError with _nerf for the field's own rendering and, where ccsr.mode is refine, with _refined; values are means over
-    pairs, None where nothing could be compared. Raises GrafError for n_objects below 1 and angles outside (0, 90).
+    pairs, None where nothing could be compared.
     """
-    if n_objects < 1 or not 0 < angle_deg < 90:
-        raise GrafError(f"consistency of {n_objects} objects at {angle_deg:g} degrees: take at least 1, and 0 to 90 degrees")
     data = generator.config.data
     width = resolution or data.imsize
     latents, class_index = sample_objects(generator, n_objects, seed, truncation)
-    poses = camera_pairs(n_objects, angle_deg, data)
+    poses = camera_pairs(n_objects, ANGLE_DEG, data)
     parts: dict[str, list[WarpError]] = {}
     for some in progress(torch.arange(n_objects).split(batch_size), desc="pairs of views", unit="batch"):
         first, second = (
@@ -91,7 +88,7 @@ def multi_view_consistency(
         )
         for stage, view in first.items():
             parts.setdefault(stage, []).append(warp_error(view, second[stage], width, data))
-    result = {"pairs": n_objects, "angle_deg": angle_deg, "seed": seed, "resolution": width, "truncation": truncation}
+    result = {"pairs": n_objects, "angle_deg": ANGLE_DEG, "seed": seed, "resolution": width, "truncation": truncation}
     for stage, errors in parts.items():
         for name, values in zip(WarpError._fields, zip(*errors, strict=True), strict=True):
             mean = torch.cat(values).nanmean().item()
@@ -201,8 +198,8 @@ def rotation_smoothness(generator: Generator, n_objects: int, seed: int, truncat
     """Differences between neighbouring frames of a turn in steps of TURN_STEP_DEG, over the config's azimuths at mid height.
 
     A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest over the median difference of an
-    object, for the worst object: near 1 for an even turn, large where a frame jumps. All are None where the azimuths give fewer
-    than two frames.
+    object, for the worst object: near 1 for an even turn, large where a frame jumps. Differences and popping are None where the
+    azimuths give fewer than two frames.
     """
     poses = turn(TURN_STEP_DEG, generator.config.data)
     if len(poses) < 2:

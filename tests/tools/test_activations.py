@@ -29,7 +29,7 @@ import yaml
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import gaussian_blur
 
 ROOT = Path(__file__).parents[2]
@@ -323,19 +323,6 @@ def test_what_was_stopped_goes_on_to_the_same_activations(net, samples, tmp_path
     assert all((folder / file.name).read_bytes() == file.read_bytes() for file in whole.iterdir())
     with pytest.raises(GrafError, match="holds activations already"):
         cache(net, samples, folder)
-
-
-def test_a_data_set_needs_a_length_and_an_index(net, tmp_path):
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter([])
-
-    with pytest.raises(GrafError, match="Stream: .* has no __len__; wrap"):
-        cache_activations(net, ["first"], Stream(), net, None, 4)
-    with pytest.raises(GrafError, match="set: .* has no __getitem__"):
-        cache_activations(net, ["first"], {1, 2}, net, None, 4)
-    with pytest.raises(GrafError, match="empty"):
-        cache_activations(net, ["first"], [], net, None, 4)
 
 
 def test_a_damaged_shard_is_named(net, samples, tmp_path, monkeypatch):
