@@ -38,7 +38,7 @@ from torch import Tensor
 
 RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
 MANIFEST = "made_from.json"
-OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks along +z
+OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # cameras of COLMAP and viser have y down and look along +z
 
 
 def reconstruction_poses(data: DataConfig) -> Tensor:

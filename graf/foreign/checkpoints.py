@@ -106,9 +106,9 @@ def _kind(content: dict, left_out: dict) -> Literal["graf", "graf_ccsr", "weight
     return "graf" if "generator" in content else "weights"
 
 
-def some(names: list[str], n: int = 3) -> str:
+def some(names: list[str]) -> str:
     """The first few of the names."""
-    return ", ".join(names[:n]) + (", ..." if len(names) > n else "")
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _networks(content: dict) -> dict[str, Weights]:

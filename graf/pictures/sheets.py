@@ -102,7 +102,7 @@ def class_rows(
     generator: Generator, latents: Tensor, out: Path, resolution: int | None = None, footer: str | None = None
 ) -> list[Path]:
     """Write classes.png, of a model with classes: one class per row, the same latents (N, Z) in each."""
-    n_classes = generator.class_embedding.num_embeddings
+    n_classes = generator.n_classes
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
     pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
     captions = Captions(footer, numbered(len(latents), "latents"), generator.class_names or numbered(n_classes, "class"))

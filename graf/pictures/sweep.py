@@ -126,6 +126,5 @@ def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
     refined."""
     if rendering.low_images is None:
         return 0.0
-    projection = generator.refinement.projection
-    seen = projection.downsample(rendering.images.to(generator.background.device)).to(rendering.low_images.device)
+    seen = generator.projection.downsample(rendering.images.to(generator.background.device)).to(rendering.low_images.device)
     return float((seen - rendering.low_images).abs().max())

@@ -55,7 +55,7 @@ def _to_the_end(status: RunStatus) -> bool:
     return status.known_until == status.max_steps
 
 
-def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool = True) -> tuple[str, ...]:
+def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool) -> tuple[str, ...]:
     """The COLUMNS of a curve; a trend only where it `moves`."""
     return shown(values[-1]), shown(min(values)), shown(max(values)), trend(values) if moves else ""
 

@@ -5,7 +5,7 @@ An elevation is given in degrees, as a rank among those of all names, which is t
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,12 +215,12 @@ def _azimuth_deg(parts: dict[str, str], pattern: NamePattern, data: DataConfig) 
 
 
 def _v(parts: dict[str, str], pattern: NamePattern, elevations: list[float], data: DataConfig) -> float:
-    reading: dict[str | None, Callable[[float], float]] = {
-        "elevation": lambda rank: data.rings[elevations.index(rank)],
-        "elevation_deg": v_of_elevation,
-        "polar_deg": lambda polar_deg: v_of_elevation(90 - polar_deg),
-    }
-    return reading[pattern.elevation](float(parts[pattern.elevation])) if pattern.elevation else data.rings[0]
+    if pattern.elevation is None:
+        return data.rings[0]
+    value = float(parts[pattern.elevation])
+    if pattern.elevation == "elevation":
+        return data.rings[elevations.index(value)]
+    return v_of_elevation(value if pattern.elevation == "elevation_deg" else 90 - value)
 
 
 def _is_azimuth(text: str, pattern: NamePattern) -> bool:

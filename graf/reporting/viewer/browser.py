@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 from graf.camera import side_pose
 from graf.errors import GrafError
+from graf.export.reconstruction import OPENCV_AXES
 from graf.models.directions import PARTS
 from graf.reporting.viewer.models import Models
 from graf.reporting.viewer.object_view import (
@@ -43,7 +44,6 @@ SECONDS_PER_TURN = 12.0
 FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all are seen, in data.radius
 NOTHING = "nothing"
 BY_SEED = "of the seed"
-Y_DOWN = np.diag([1.0, -1.0, -1.0])  # from our cameras, which look along -z, to viser's, which look along z
 
 Job = Iterator[bool]  # yields between pieces of its work: whether it can go on at once
 
@@ -361,7 +361,7 @@ class Browser:
                 scale=FRUSTUM * data.radius[1],
                 thickness=FRUSTUM * data.radius[1] / 40,
                 image=image,
-                wxyz=SO3.from_matrix(pose_c2w[:, :3].double().numpy() @ Y_DOWN).wxyz,
+                wxyz=SO3.from_matrix(pose_c2w[:, :3].double().numpy() @ OPENCV_AXES).wxyz,
                 position=pose_c2w[:, 3].double().numpy(),
             )
         pose = self.state().pose_c2w
@@ -400,7 +400,7 @@ def pose_of(wxyz: np.ndarray, position: np.ndarray) -> Tensor | None:
     """pose_c2w (3, 4) of a viser camera; None if the arrays are not those of a camera."""
     if np.shape(wxyz) != (4,) or np.shape(position) != (3,):
         return None
-    rotation = SO3(np.asarray(wxyz, dtype=float)).as_matrix() @ Y_DOWN
+    rotation = SO3(np.asarray(wxyz, dtype=float)).as_matrix() @ OPENCV_AXES
     return torch.tensor(np.column_stack([rotation, position]), dtype=torch.float32)
 
 

@@ -22,6 +22,7 @@ from graf.pictures.captions import numbered
 from graf.pictures.outputs import as_uint8, picture, write_image, write_video
 from graf.pictures.sampling import sample_objects
 from graf.pictures.sheets import blend
+from graf.pictures.sweep import VIDEO_FRAMES
 from graf.rays import depth_bounds
 
 import numpy as np
@@ -35,7 +36,6 @@ NARROWEST = 1 / 4  # width by height of a window, and the inverse; one beyond it
 SMOOTH_FPS = 12  # aimed at while something moves
 RESTING_PIXELS = 256
 MESH_CELLS = 96  # along a side, of the mesh in the window and in files
-VIDEO_FRAMES = 72
 DIRECTIONS, FARTHEST_SD = 5, 3.0  # principal directions of each part, and how far an object is moved along one
 CAMERAS_SHOWN = 24  # more of them hide the object
 
@@ -66,7 +66,7 @@ class ViewState:
     seed, to_seed: the object is interpolated from the first to the second, by the shares shape and appearance in [0, 1], and
     truncated; then it is moved by shape_sd and appearance_sd, standard deviations along the first principal directions. found:
     the name of an object of `Model.found`, which takes the place of the first seed's; others mean none. kind: of KINDS; beside:
-    a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's cameras. within: keep the camera in
+    a second picture of another kind. pose_c2w: (3, 4), None for that of `side_pose`. within: keep the camera in
     the elevations of training. aspect: width / height of the browser's window.
     """
 
@@ -180,9 +180,9 @@ class ObjectView:
         is_colour = KINDS[kind] in ("rgb", "nerf")
         return as_uint8(torch.tensor(self.data.background) * 2 - 1).numpy() if is_colour else np.zeros(3, np.uint8)
 
-    def mesh(self, state: ViewState, cells: int = MESH_CELLS) -> trimesh.Trimesh:
+    def mesh(self, state: ViewState) -> trimesh.Trimesh:
         """The surface of the state's object. Raises NoSurface where it has none."""
-        return extract_mesh(self.generator(state), self.latents(state), torch.tensor([state.class_index]), cells)
+        return extract_mesh(self.generator(state), self.latents(state), torch.tensor([state.class_index]), MESH_CELLS)
 
     def _renderer_of(self, state: ViewState) -> ObjectRenderer:
         if self._renderer is None or self._renderer[0] != state.object_of:
