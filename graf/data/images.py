@@ -1,4 +1,4 @@
-"""Data sets of images in folders: unposed, or with cameras from file names or a transforms.json."""
+"""Data sets of images in folders: unposed, or with cameras from file names or files of cameras."""
 
 import contextlib
 import dataclasses

@@ -163,7 +163,7 @@ class Batches:
 
 
 class DeviceBatches:
-    """Iterator over the batches of `Batches`, as uint8, of images (N, data.channels, H, W) that all lie on the device."""
+    """The batches of `Batches`, by `next`, as uint8, of images (N, data.channels, H, W) that all lie on the device."""
 
     def __init__(self, images: Tensor, dataset: Views, batches: EndlessBatches, data: DataConfig):
         self._images, self._dataset, self._batches, self._data = images, dataset, iter(batches), data

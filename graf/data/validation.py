@@ -59,7 +59,7 @@ class CheckedImage(NamedTuple):
     """An image file, the side in pixels of its centre square, its fault if any, whether any of its pixels is transparent
     (not looked at with data.alpha: ignore), its thumbnail (3, 8, 8) uint8, None where it cannot be read, the square's field of
     view in degrees, None where it is not known, whether its camera may be of another orientation, whether its mask seems to be
-    a negative, and the share of its pixels that are not opaque (1 where it has a mask)."""
+    a negative, and the share of its pixels that are not opaque (1 where it has a mask, or no transparency)."""
 
     item: Item
     side: int

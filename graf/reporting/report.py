@@ -36,7 +36,7 @@ from matplotlib.figure import Figure
 
 log = logging.getLogger("graf")
 
-PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # a folder with any of these is a run's
+PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # of a run, which a report shows: it needs one of them
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
 STRIP = 6  # steps of training beside each other
 HEADLINE = "sweep_rgb"  # the picture that a page begins with, by its name without suffix

@@ -39,7 +39,7 @@ MEMORY = {
 GPU = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
 CPU = ("run_cpu_percent", "machine_cpu_percent")
 HEAT = "cpu_temperature_c"  # in rows of machines with a sensor
-RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # a folder with any of these is a run's
+RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # a folder with any of these is a run's, which can be watched
 DEEPEST_RUN = 5  # levels below results; those of find_cameras.py are at results/cameras/round_0/start_1/generator
 SAMPLE = re.compile(r"(\d+)_\w+\.png")
 
