@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.config import Config, PoseConfig, RunConfig, config_to_dict, load_config
+from graf.config import Config, PoseConfig, RunConfig, config_text, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.export.reconstruction import transforms
@@ -42,7 +42,6 @@ from torture_run import FORK, POLL_S, NotSurvived, Subject
 
 import psutil
 import torch
-import yaml
 
 COUNTS = ("step", "images_seen", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
 PARTS = (*TrainState.saved_parts(), *PoseState.saved_parts(), "validation", *COUNTS)  # of a checkpoint
@@ -140,7 +139,7 @@ def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faul
 def keep_config(config: RunConfig, folder: Path) -> Path:
     """All of the config in a file of the folder's, so that no start finds it changed."""
     file = folder / "config.yaml"
-    file.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
+    file.write_text(config_text(config), encoding="utf-8")
     return file
 
 

@@ -26,6 +26,7 @@ from graf.config import (
     RunConfig,
     completed_config,
     config_of_ours,
+    config_text,
     config_to_dict,
     load_config,
 )
@@ -55,7 +56,6 @@ from graf.runtime.interruption import exit_status_after
 from graf.runtime.run_lock import run_lock
 
 import torch
-import yaml
 
 UNDECIDING_KEYS = {  # that may change when a set goes on: sections, and keys of how a machine is used
     *("memory", "reporting"),
@@ -296,7 +296,7 @@ def read_cameras(
 def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: str) -> int:
     """Train a run to its end, or go on with it, in a process of its own. Returns its exit status."""
     file = config_file(run_dir)
-    write_text(file, yaml.safe_dump(config_to_dict(config), sort_keys=False))
+    write_text(file, config_text(config))
     return run([str(ROOT / script), "--config", str(file), "--device", device, *flags])
 
 

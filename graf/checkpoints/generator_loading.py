@@ -43,7 +43,6 @@ def load_generator(
         config = checkpoint_config(path, content)
     elif not isinstance(config, Config):
         config = with_checkpoint_cameras(load_config(config), content, path)
-    config = as_trained(config, content, path)
     return generator_from_content(path, content, config, chosen)
 
 
@@ -56,7 +55,7 @@ def generator_from_content(
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
-    found = recognise(content, path)
+    config, found = as_trained(config, content, path), recognise(content, path)
     found.report_left_out(path)
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):

@@ -13,7 +13,6 @@ from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import (
-    as_trained,
     checkpoint_config,
     generator_from_content,
     trained_checkpoint,
@@ -89,7 +88,6 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
         config = with_checkpoint_cameras(config, content, checkpoint)
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
-    config = as_trained(config, content, checkpoint)
     generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)
     if args.resolution and args.resolution % (scale := generator.config.rendered_scale):
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")

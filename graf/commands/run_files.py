@@ -8,13 +8,11 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST
 from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, run_checkpoints
-from graf.config import RunConfig, config_to_dict, is_set, load_config
+from graf.config import RunConfig, config_text, is_set, load_config
 from graf.config.reading import quoted
 from graf.errors import CheckpointError, ConfigError, RunFolderError
 from graf.runtime.command_line import as_typed
 from graf.runtime.files import first_free, json_rows, write_text
-
-import yaml
 
 log = logging.getLogger("graf")
 
@@ -111,7 +109,7 @@ def keep_earlier_files(config: RunConfig, step: int) -> None:
     """Rename a metrics.jsonl of a run that had no checkpoint yet, and a config.yaml written by hand (to config.yaml.1, ...),
     before a run that begins at a step writes its own. Raises RunFolderError if that fails."""
     config_file, rows_file = config.run_dir / CONFIG_FILE, config.run_dir / ROWS_FILE
-    by_hand = config_file.is_file() and config_file.read_text(encoding="utf-8") != as_written(
+    by_hand = config_file.is_file() and config_file.read_text(encoding="utf-8") != config_text(
         load_config(config_file, schema=type(config))
     )
     for path, is_kept in ((config_file, by_hand), (rows_file, last_logged_step(rows_file) != 0)):
@@ -128,18 +126,13 @@ def write_config(config: RunConfig) -> None:
     """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
     path = config.run_dir / CONFIG_FILE
     try:
-        write_text(path, as_written(config))
+        write_text(path, config_text(config))
     except OSError as error:
         if not path.exists():
             raise RunFolderError(
                 f"training.outdir: {config.run_dir} cannot be written ({error}); choose another folder"
             ) from None
         log.warning("%s: cannot be written (%s); it stays as it was when the run was last started", path, error)
-
-
-def as_written(config: RunConfig) -> str:
-    """The text of a run's config.yaml: every key."""
-    return yaml.safe_dump(config_to_dict(config), sort_keys=False)
 
 
 def last_logged_step(rows_file: Path) -> int | None:

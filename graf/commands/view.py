@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.latents_file import fitting_latents
 from graf.checkpoints.run_folder import run_checkpoints, run_folder_of
 from graf.config import Config
@@ -75,7 +75,7 @@ def load_model(source: Path, device: torch.device, out: Path | None, latents: Se
     """
     checkpoint = trained_checkpoint(source) if source.is_dir() else source
     content = read_checkpoint(checkpoint)
-    config = as_trained(checkpoint_config(checkpoint, content), content, checkpoint)
+    config = checkpoint_config(checkpoint, content)
     generator = generator_from_content(checkpoint, content, config, device)
     found = {}
     if latents:

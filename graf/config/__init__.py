@@ -9,16 +9,14 @@ from graf.config.reading import (
     config_from_dict,
     config_of_ours,
     config_rows,
+    config_text,
     config_to_dict,
-    find_config,
     flat,
     graf_config,
     is_set,
     load_config,
     merge,
-    nested,
     override,
-    parse_override,
     read_yaml,
 )
 from graf.config.schema import (
@@ -34,7 +32,6 @@ from graf.config.schema import (
     PoseModelConfig,
     RaySamplerConfig,
     RunConfig,
-    RunTrainingConfig,
     TrainingConfig,
 )
 from graf.config.strict import Cadence, minutes_of

@@ -297,6 +297,11 @@ def config_to_dict(config: RunConfig) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config)))  # tuples as lists
 
 
+def config_text(config: RunConfig) -> str:
+    """The YAML text of a config: every key."""
+    return yaml.safe_dump(config_to_dict(config), sort_keys=False)
+
+
 def config_rows(schema: type[RunConfig] = Config) -> list[tuple[str, str, str]]:
     """(key, default, meaning) of every config key, in the order of the dataclasses: a table of docs/configuration.md."""
     return [(name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]) for name, f in leaves(schema)]

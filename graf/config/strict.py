@@ -16,7 +16,7 @@ from graf.errors import ConfigError
 
 LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
 LONGEST_NAME = 200  # characters of a name in a message
-FAULTS_SHOWN = 20
+FAULTS_SHOWN, NAMES_LISTED = 20, 8  # at most, in a message
 NAME_IN_UTF_8 = "a name in UTF-8 (rename the folder or file, or make a link to it)"
 
 Cadence = int | str  # steps, or minutes: 5min
@@ -59,14 +59,14 @@ def shown(value: Any) -> str:
     return _Shown().repr(value)
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names, for a message: the first of them, each on one line."""
-    return ", ".join(map(one_line, names[:most])) + (", ..." if len(names) > most else "")
+    return ", ".join(map(one_line, names[:NAMES_LISTED])) + (", ..." if len(names) > NAMES_LISTED else "")
 
 
-def keys_in_words(settings: Mapping[str, float | tuple[float, float]], section: str = "data") -> str:
-    """Values of a section's keys, for a message: as they are written into a config."""
-    *first, last = (f"{section}.{key}: {as_written(value)}" for key, value in settings.items())
+def keys_in_words(settings: Mapping[str, float | tuple[float, float]]) -> str:
+    """Values of keys of `data`, for a message: as they are written into a config."""
+    *first, last = (f"data.{key}: {as_written(value)}" for key, value in settings.items())
     return f"{', '.join(first)} and {last}" if first else last
 
 

@@ -66,7 +66,7 @@ SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is 
 RAYS_AT_ONCE = (16384, 4096, 1024)
 
 
-def process_bytes(held_bytes: int) -> int:
+def bytes_without_tensors(held_bytes: int) -> int:
     """Memory of a process that trains on the CPU, but its tensors, by what it holds when it has loaded its libraries: more than
     those take, such as a notebook's own arrays, is not counted."""
     loaded = min(max(held_bytes, LOADED_BYTES[0]), LOADED_BYTES[1])
@@ -78,7 +78,8 @@ PROCESS_BYTES = {"cuda": 500 * MB}  # by the kind of device: of CUDA, a GPU's co
 
 def measure_process() -> None:
     """Take what this process holds now for what it holds without tensors: call it once all libraries are loaded."""
-    PROCESS_BYTES["cpu"] = PROCESS_BYTES["mps"] = process_bytes(psutil.Process().memory_info().rss)  # they share their memory
+    taken = bytes_without_tensors(psutil.Process().memory_info().rss)
+    PROCESS_BYTES["cpu"] = PROCESS_BYTES["mps"] = taken  # they share their memory
 
 
 measure_process()  # for what plans before

@@ -49,7 +49,8 @@ class Moved(nn.Module):
 
     def __init__(self, mapping: nn.Module, offset: Tensor):
         super().__init__()
-        self.mapping, self.offset = mapping, offset
+        self.mapping = mapping
+        self.register_buffer("offset", offset)
 
     def forward(self, code: Tensor) -> Tensor:
         return self.mapping(code) + self.offset
@@ -61,7 +62,8 @@ def edited(
     """A copy of the generator, which shares its weights and whose objects are moved along the first directions by so many
     standard deviations each.
 
-    CCSR sees the latents as they are. Raises GrafError for more amounts than directions, and for another model's directions.
+    CCSR sees the latents as they are. Raises GrafError for more amounts than directions, for amounts that are not finite, and
+    for another model's directions.
     """
     device, twin = generator.background.device, _twin(generator)
     for name, field in zip(("field", "field_fine"), generator.fields, strict=False):
@@ -77,6 +79,8 @@ def edited(
 
 def _offset(known: Principal, part: str, amounts: Sequence[float], width: int) -> Tensor:
     """The offset (W,) of a part that is moved by so many standard deviations along each of its first directions."""
+    if not all(map(math.isfinite, amounts)):
+        raise GrafError(f"amounts of {part}: must be finite numbers, found {', '.join(f'{amount:g}' for amount in amounts)}")
     if len(amounts) > len(known.offsets):
         raise GrafError(f"{len(amounts)} amounts of {part}, but only {len(known.offsets)} directions are known; give fewer")
     if len(amounts) == 0:
@@ -92,8 +96,10 @@ def principal_directions(generator: Generator, n: int, seed: int = 0) -> Directi
     """The first n principal directions of shape and of appearance, or all that there are, the same for the same seed.
 
     Where the model knows classes they are those within a class: which class an object is of is not among them. Raises
-    GrafError for a field that has no `mapped`.
+    GrafError for a field that has no `mapped`, and for a negative n.
     """
+    if n < 0:
+        raise GrafError(f"directions: {n} of them are asked for; give 0 or more")
     if not all(hasattr(field, "mapped") for field in generator.fields):
         raise GrafError(f"directions: {type(generator.field).__name__} has no `mapped`, of which they would be")
     device = generator.background.device

@@ -174,7 +174,8 @@ class Generator(nn.Module):
         """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, in the pieces of graf/pieces.py.
 
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
-        latents' device. Raises OutOfMemory where memory does not suffice for a hundred rays.
+        latents' device. Raises GrafError for shapes, a resolution or classes that do not fit the model, and OutOfMemory where
+        memory does not suffice for a hundred rays.
         """
         if latents.shape != (len(pose_c2w), self.latent_dim) or len(latents) == 0:
             raise GrafError(
@@ -182,15 +183,18 @@ class Generator(nn.Module):
                 f"{self.latent_dim} latents per camera, and at least one camera"
             )
         width, scale, device = resolution or self.config.data.imsize, self.config.rendered_scale, self.background.device
-        if width % scale:
-            raise GrafError(f"resolution {width}: must be a multiple of ccsr.scale_factor {scale}")
+        if width < 1 or width % scale:
+            raise GrafError(f"resolution {width}: must be above 0, and a multiple of ccsr.scale_factor {scale}")
         labels = Labels.of_poses(pose_c2w.to(device))
         if class_index is not None:
+            if self.class_embedding is not None and not ((class_index >= 0) & (class_index < self.n_classes)).all():
+                raise GrafError(f"class_index {class_index.tolist()}: the model knows classes 0 to {self.n_classes - 1}")
             labels = dataclasses.replace(labels, class_index=class_index.to(device))
         grid = low_resolution_grid(full_grid(width, device), scale)
 
         def render_some(images: slice, chunk: int) -> Rendering:
-            rendering = self._render_grid(latents[images].to(device), labels[images], grid, width, piece=chunk)
+            codes = latents[images].to(device, torch.float32)
+            rendering = self._render_grid(codes, labels[images], grid, width, piece=chunk)
             return rendering.at(width).to(latents.device)
 
         n_rays = grid[..., 0].numel()
@@ -289,10 +293,9 @@ class Generator(nn.Module):
         latents = self.condition(latents, labels)
         return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
 
-    def sample_noise(self, n: int, step: int, rng: torch.Generator, n_rays: int | None = None) -> RayNoise:
-        """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's
-        device."""
-        nerf, n_rays = self.config.nerf, n_rays or self.config.ray_sampler.rays_per_patch
+    def sample_noise(self, n: int, step: int, rng: torch.Generator, n_rays: int) -> RayNoise:
+        """The noise of n times n_rays rays at a step, where the config has any; on the device of `rng`."""
+        nerf = self.config.nerf
         coarse, fine = nerf.samples_per_ray, nerf.importance_samples_per_ray
         std = nerf.raw_noise_std * (max(0.0, 1 - step / NOISE_STEPS) if nerf.decrease_noise else 1.0)
 
@@ -413,7 +416,7 @@ def take_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def weights_hash(network: nn.Module) -> str:
-    """sha256 of a network's parameters, by which results name the network that they are of."""
+    """sha256 of a network's parameters and buffers, by which results name the network that they are of."""
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())

@@ -256,4 +256,4 @@ def warn_of_lost(kind: str, error: OSError) -> None:
     """Log, once per kind of file, that files are not written."""
     if kind not in _lost:
         _lost.add(kind)
-        log.warning("%s cannot be written (%s); training continues, and this is logged once", kind, error)
+        log.warning("%s cannot be written (%s); the program goes on, and this is logged once", kind, error)

@@ -4,8 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from graf.runtime.device import clean_up
 from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
@@ -45,48 +44,32 @@ def attempt(processes: Processes = ALONE, even_smallest: bool = False) -> Iterat
         outcome.ran_out = first_line(error)
 
 
-class Try(contextlib.AbstractContextManager, Generic[T]):
-    """A block that may run out of memory: `ran_out` is then the error's message. `result` is what the block leaves in it."""
-
-    def __init__(self):
-        self.ran_out, self.result = "", None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """An OutOfMemory ends the block too: what could not shrink any more may fit into a smaller whole."""
-        if isinstance(error, Exception) and is_out_of_memory(error):
-            self.ran_out = first_line(error)
-        return bool(self.ran_out)
-
-
-def tries(shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False) -> Iterator[Try]:
-    """Try a block in smaller pieces until memory suffices in all `processes`: `for trial in tries(...)`, `with trial:`.
+def retry_smaller(
+    work: Callable[[], T], shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False
+) -> T:
+    """Return the work's result, tried again in smaller pieces until memory suffices in all `processes`.
 
     `shrink` makes the pieces smaller and returns whether it could. With `warn_once` only the first retry of `what` in this
     process is logged. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
-        trial = Try()
-        yield trial
-        if not processes.any(bool(trial.ran_out)):
-            return
-        trial.result = None  # another process ran out of memory: this result is not used, and its memory is needed
+        result, ran_out = None, ""
+        try:
+            result = work()
+        except Exception as error:  # an OutOfMemory too: what could not shrink any more may fit into a smaller whole
+            if not is_out_of_memory(error):
+                raise
+            ran_out = first_line(error)
+        if not processes.any(bool(ran_out)):
+            return result
+        result = None  # another process ran out of memory: this result is not used, and its memory is needed
         clean_up()
-        message = trial.ran_out or "in another process"
+        message = ran_out or "in another process"
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({message}), in the smallest pieces there are")
         if not warn_once or what not in _warned:
             log.warning("%s: out of memory (%s); retried in smaller pieces", what, message)
             _warned.add(what)
-
-
-def retry_smaller(
-    work: Callable[[], T], shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False
-) -> T:
-    """Return the work's result, with the arguments and errors of `tries`."""
-    for trial in tries(shrink, what, processes, warn_once):
-        with trial:
-            trial.result = work()
-    return trial.result
 
 
 def retry_halved(work: Callable[[int], T], size: int, what: str, smallest: int = 1, processes: Processes = ALONE) -> T:

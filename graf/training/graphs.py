@@ -123,7 +123,7 @@ class Graphs:
     ) -> Gradients:
         """Return compute(batch), with its gradients in the network; by a recording after enough steps of the same constants
         and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
-        if torch.is_anomaly_enabled():  # anomaly detection waits for the GPU, which a recording cannot
+        if not self or torch.is_anomaly_enabled():  # anomaly detection waits for the GPU, which a recording cannot
             return compute(batch)
         inputs, layout = memory_and_layout(batch)
         kind = network, (*constants, *layout, *map(len, inputs))

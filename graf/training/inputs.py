@@ -48,13 +48,12 @@ class Batch(Rows):
     """The data that one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
     (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
 
-    The generator may do without real images; its own patches are cut from them. encoder_inputs: those of the real images'
-    reconstructions.
+    encoder_inputs: those of the real images' reconstructions.
     """
 
     fake_inputs: Inputs
-    real_images: Tensor | None = None
-    real_labels: Labels | None = None
+    real_images: Tensor
+    real_labels: Labels
     real_inputs: Inputs | None = None
     encoder_inputs: Inputs | None = None
 
@@ -96,15 +95,11 @@ def discriminator_batch(state: TrainState, fake_labels: Labels, images: Tensor, 
     return Batch(paired(state, for_fakes, labels), images, labels, for_real)
 
 
-def generator_batch(
-    state: TrainState, fake_labels: Labels, images: Tensor | None = None, labels: Labels | None = None
-) -> Batch:
+def generator_batch(state: TrainState, fake_labels: Labels, images: Tensor, labels: Labels) -> Batch:
     """Fakes of fake_labels, those of all processes, and this process's real images, for CCSR to restore and for losses that
     compare fakes with them or reconstruct them."""
     mine = state.processes.rank_slice
     fake = sample_inputs(state, fake_labels)[mine]
-    if images is None:
-        return Batch(fake)
     batch = Batch(paired(state, fake, labels), images, labels)
     if state.step < state.config.encoder.first_steps or state.config.encoder.weight > 0:
         inputs = reconstruction_inputs(state, fake_labels)[mine]

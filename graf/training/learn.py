@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from graf.memory.sizes import split
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.runtime.retry import attempt, retry_smaller, tries
+from graf.runtime.retry import attempt, retry_smaller
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState
@@ -50,14 +50,12 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     does not suffice for the smallest part.
     """
     compute = partial(gradients, state, player, objective, constants)
-    for trial in tries(state.shrink, f"step {state.step + 1}", state.processes):
-        with trial:
-            if state.graphs:
-                sizes = state.sizes.images, state.sizes.rays
-                trial.result = state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
-            else:
-                trial.result = compute(batch)
-    values, gradient = trial.result
+
+    def attempted() -> tuple[Values, Tensor | None]:
+        sizes = state.sizes.images, state.sizes.rays
+        return state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
+
+    values, gradient = retry_smaller(attempted, state.shrink, f"step {state.step + 1}", state.processes)
     if gradient is not None:
         state.processes.all_reduce(gradient)  # the network's gradients are its views
         values = replace(values, flat=state.processes.all_reduce(values.flat))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from graf.config import RunConfig, config_to_dict
+from graf.config import RunConfig, config_text, config_to_dict
 from graf.errors import ConfigError, GrafError
 from graf.metrics.results import series_name
 from graf.runtime.files import append_line, json_rows, optional_file, read_object, set_aside, write_text
@@ -24,16 +24,15 @@ from graf.training.state import RunState
 
 import imageio.v2 as imageio
 import torch
-import yaml
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 GROUPS = {  # of curves, by the start of a scalar's name
-    "losses": ("loss", "ccsr_", "penalty", "consistency"),
+    "losses": ("loss", "ccsr_", "penalty", "divergence"),
     "logits": ("logit", "accuracy"),
     "gradients": ("grad",),
-    "rates": ("lr_",),
-    "metrics": ("fid", "kid", "val_", "test_"),
+    "rates": ("lr",),
+    "metrics": ("val_", "test_"),
 }
 OTHERS = "images"  # statistics of samples and real images
 STATUS_EVERY_S = 5.0  # at most: a write waits for the disk
@@ -58,8 +57,9 @@ class RunLog:
             return
         with optional_file("rows of metrics.jsonl"):
             _drop_rows_after(step, self.path)
-        config = yaml.safe_dump(config_to_dict(self.config), sort_keys=False)
-        self._to_tensorboard(lambda writer: writer.add_text("config", f"```\n{config}```", step), first_step=step + 1)
+        self._to_tensorboard(
+            lambda writer: writer.add_text("config", f"```\n{config_text(self.config)}```", step), first_step=step + 1
+        )
         if self.config.training.monitoring == "wandb":
             self.wandb = _start_wandb(self.run_dir, self.config)
 

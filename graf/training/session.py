@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 log = logging.getLogger("graf")
 
-MEMORY_LINE_STEPS, MEMORY_LINE_TIME = 100, "1min"  # between lines on memory, at least
+MEMORY_LINE_STEPS, MEMORY_LINE_S = 100, 60.0  # between lines on memory, at least
 BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {left}{postfix}"
 MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class Session:
         self.state, self.config, self.memory_snapshot, self.shown = state, state.config, memory_snapshot, shown
         self.numbers, self.quality = {}, ""
         self.monitor = _monitor_of(state)
-        self.cadences, self._memory_lines = Cadences(state.processes, state.waited_s), Cadences(state.processes)
+        self.cadences, self._memory_told = Cadences(state.processes, state.waited_s), time.monotonic()
         self.guard = Guard(state, interruption, self._save, self.config.memory.empty_cache == "phases")
         self._seconds, self._steps = 0.0, 0  # since the last row of the log
 
@@ -200,7 +200,8 @@ class Session:
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
             self.progress_bar.set_postfix_str(text, refresh=False)
-        if due(step, MEMORY_LINE_STEPS) and self._memory_lines.due("memory_line", step, MEMORY_LINE_TIME):
+        if due(step, MEMORY_LINE_STEPS) and time.monotonic() - self._memory_told >= MEMORY_LINE_S:
+            self._memory_told = time.monotonic()
             log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):
             clean_up()

@@ -45,6 +45,7 @@ log = logging.getLogger("graf")
 
 ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.anneal: r3gan
 TRITON_FROM = (7, 0)  # compute capability
+ERROR_LINES = 5  # of PyTorch's, in a message
 PLAIN_VALUES = (
     *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks"),
     *("best", "lowest_losses", "waited_s", "data_fingerprint", "class_names"),
@@ -499,9 +500,10 @@ def initialise_from(path: Path, state: TrainState) -> None:
             log.warning("%s: holds no %s, which starts from random weights", path, name)
 
 
-def _first_lines(error: Exception, n: int = 5) -> str:
+def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "\n  ".join(lines[:n] + ([f"... and {len(lines) - n} more"] if len(lines) > n else []))
+    more = [f"... and {len(lines) - ERROR_LINES} more"] if len(lines) > ERROR_LINES else []
+    return "\n  ".join(lines[:ERROR_LINES] + more)
 
 
 def _is_adam(optimizer_state: dict) -> bool:

@@ -26,7 +26,7 @@ from torch import nn
 def test_the_plain_step_renders_the_same_pictures_with_the_same_gradients(concat, labels):
     torch.manual_seed(0)
     learned = Generator(concat("nerf.raw_noise_std=1"))
-    latents, noise = torch.randn(4, 8), learned.sample_noise(4, 0, torch.Generator().manual_seed(1))
+    latents, noise = torch.randn(4, 8), learned.sample_noise(4, 0, torch.Generator().manual_seed(1), 256)
     grid = torch.rand(4, 16, 16, 2, generator=torch.Generator().manual_seed(2)) * 15
 
     def gradients(generator):

@@ -1,7 +1,6 @@
 """Warnings about configs that can be trained, but hardly do what is meant."""
 
-from graf.commands.run_files import as_written
-from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
+from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, config_text, load_config
 from graf.config.advice import PARTS, advice, advice_on_steps
 from graf.data import build_dataset
 
@@ -131,7 +130,7 @@ def test_our_configs_need_no_advice_nor_do_those_that_runs_of_them_write(file, t
     if not file.stem.startswith("pose"):
         assert not advice(load_config(file), config_of_ours(file))
         own = tmp_path / "config.yaml"
-        own.write_text(as_written(load_config(file)))
+        own.write_text(config_text(load_config(file)))
         assert not advice(load_config(own), config_of_ours(own))
 
 

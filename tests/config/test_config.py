@@ -14,16 +14,14 @@ from graf.config import (
     config_of_ours,
     config_rows,
     config_to_dict,
-    find_config,
     flat,
     is_set,
     load_config,
     merge,
     minutes_of,
-    parse_override,
     read_yaml,
 )
-from graf.config.reading import FlagOverride, quoted
+from graf.config.reading import FlagOverride, find_config, parse_override, quoted
 from graf.errors import ConfigError
 from graf.foreign.configs import OTHER_SUITES
 

@@ -4,8 +4,9 @@ import logging
 
 from graf.checkpoints.conditions import report_config_changes
 from graf.checkpoints.generator_loading import stored_config
-from graf.config import Config, PoseConfig, config_rows, config_to_dict, flat, load_config, merge, nested, older
+from graf.config import Config, PoseConfig, config_rows, config_to_dict, flat, load_config, merge, older
 from graf.config.older import OLDER_NAMES
+from graf.config.reading import nested
 from graf.errors import ConfigError
 from graf.foreign.checkpoints import ForeignCheckpoint
 

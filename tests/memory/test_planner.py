@@ -6,7 +6,7 @@ import gc
 
 from graf.config import CONFIG_DIR, Config, load_config, override
 from graf.memory import planner
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, process_bytes, smallest_edits
+from graf.memory.planner import PROCESS_BYTES, Estimate, bytes_without_tensors, estimate_step, smallest_edits
 from graf.pieces import SAMPLES_AT_ONCE
 from graf.runtime import precision
 from graf.runtime.limits import MB
@@ -295,9 +295,9 @@ def test_rays_are_advised_where_all_are_held():
 
 
 def test_what_a_notebook_holds_beside_the_libraries_is_not_counted_as_theirs():
-    assert process_bytes(600 * MB) == 704 * MB  # 600 + 64, in whole 64
-    assert process_bytes(5000 * MB) == process_bytes(800 * MB) == 896 * MB
-    assert process_bytes(100 * MB) == process_bytes(400 * MB)
+    assert bytes_without_tensors(600 * MB) == 704 * MB  # 600 + 64, in whole 64
+    assert bytes_without_tensors(5000 * MB) == bytes_without_tensors(800 * MB) == 896 * MB
+    assert bytes_without_tensors(100 * MB) == bytes_without_tensors(400 * MB)
 
 
 @pytest.mark.parametrize(

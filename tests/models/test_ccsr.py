@@ -332,7 +332,7 @@ def objective(state, batch):
 def test_the_consistency_loss_teaches_field_and_refinement_as_detach_says(refine, labels, detach, learns, judge):
     config = refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
     state = state_of(config)
-    _, stats = objective(state, generator_batch(state, labels))
+    _, stats = objective(state, generator_batch(state, labels, photographs(4, 16), labels))
     networks = state.generator.field, state.generator.refinement
 
     def taught(value):
@@ -361,7 +361,7 @@ def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, 
         return learn(state, player, batch, objective, constants)
 
     monkeypatch.setattr(steps, "learn", spy)
-    steps.generator_step(state, generator_batch(state, labels))
+    steps.generator_step(state, generator_batch(state, labels, photographs(4, 16), labels))
     ((loss, stats),) = found
     torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["loss_ccsr"])
     assert weight * stats["loss_ccsr"] > 0.1
@@ -398,7 +398,7 @@ def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels)
         with torch.no_grad():
             backbone.last.weight.zero_()
             backbone.last.bias += 0.5
-        loss, stats = objective(state, generator_batch(state, labels))
+        loss, stats = objective(state, generator_batch(state, labels, photographs(4, 16), labels))
         torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["ccsr_drift"])
         return torch.autograd.grad(loss, backbone.last.bias)[0]
 

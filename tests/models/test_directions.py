@@ -5,7 +5,7 @@ import math
 from graf.camera import sample_poses
 from graf.errors import GrafError
 from graf.models.directions import PARTS, edited, has_mapping, principal, principal_directions
-from graf.models.generator import Generator
+from graf.models.generator import Generator, weights_hash
 
 import pytest
 import torch
@@ -161,6 +161,17 @@ def test_edits_of_an_edited_generator_add_up(generator):
     torch.testing.assert_close(rendered(twice).images, rendered(once).images, atol=1e-4, rtol=0)
 
 
+def test_an_edit_is_among_the_weights_by_which_results_name_the_generator(generator):
+    directions = principal_directions(generator, 1)
+    hashes = {weights_hash(edited(generator, directions, shape=amounts)) for amounts in ((3.0,), (-3.0,))}
+    assert len({*hashes, weights_hash(generator)}) == 3
+    offsets = [tensor for name, tensor in edited(generator, directions).state_dict().items() if name.endswith("offset")]
+    moved = [
+        tensor for name, tensor in edited(generator, directions).to("meta").state_dict().items() if name.endswith("offset")
+    ]
+    assert len(offsets) == 2 * len(generator.fields) and {tensor.device.type for tensor in moved} == {"meta"}
+
+
 def test_appearance_moves_no_surface_and_shape_does(generator):
     directions = principal_directions(generator, 1)
     before = rendered(generator)
@@ -218,6 +229,10 @@ def test_more_amounts_than_directions_and_other_models_directions_are_refused(fi
         edited(generator, directions, appearance=(1.0, 2.0))
     with pytest.raises(GrafError, match="directions of shape: 64 numbers each, and this model's have 4"):
         edited(other, directions, shape=(1.0,))
+    with pytest.raises(GrafError, match="amounts of shape: must be finite numbers, found nan"):
+        edited(generator, directions, shape=(math.nan,))
+    with pytest.raises(GrafError, match="-1 of them are asked for"):
+        principal_directions(generator, -1)
 
 
 def test_a_field_of_another_kind_is_refused(film):

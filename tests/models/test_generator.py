@@ -5,6 +5,7 @@ import math
 import threading
 
 from graf.camera import Labels, poses_at
+from graf.errors import GrafError
 from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, evaluate_dense, indices_of
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
@@ -57,7 +58,7 @@ def with_field(config, field):
 
 
 def noise_of(generator, seed=0, step=0, n=4):
-    return generator.sample_noise(n, step, torch.Generator().manual_seed(seed))
+    return generator.sample_noise(n, step, torch.Generator().manual_seed(seed), generator.config.ray_sampler.rays_per_patch)
 
 
 @pytest.mark.parametrize("activation", ["relu", "softplus"])
@@ -314,6 +315,26 @@ def test_classes_change_pictures_where_they_are_known(smoke, build, labels, late
     assert no_class.class_embedding is None
     assert torch.equal(known.condition(latents, labels)[1], (latents + known.class_embedding.weight[1])[1])
     assert latent_shift.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"latents": torch.zeros(3, 8)}, r"latents \(3, 8\) and pose_c2w \(4, 3, 4\)"),
+        ({"resolution": -2}, "resolution -2: must be above 0"),
+        ({"class_index": torch.tensor([0, 1, 2, 0])}, r"class_index \[0, 1, 2, 0\]: the model knows classes 0 to 1"),
+        ({"class_index": torch.tensor([0, -1, 0, 0])}, "the model knows classes 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_told(smoke, build, labels, latents, wrong, problem):
+    generator = build(smoke(), n_classes=2)
+    with pytest.raises(GrafError, match=problem):
+        generator.render(**{"latents": latents, "pose_c2w": labels.pose_c2w} | wrong)
+
+
+def test_latents_in_float64_are_those_in_float32(smoke, build, labels, latents):
+    generator = build(smoke())
+    assert_same_pictures(generator.render(latents.double(), labels.pose_c2w), generator.render(latents, labels.pose_c2w))
 
 
 @pytest.mark.parametrize(("kind", "std", "low", "high"), [("gauss", 1.0, -8, 8), ("uniform", 3**-0.5, -1, 1)])

@@ -407,7 +407,8 @@ def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
     monkeypatch.setattr(Processes, "all_reduce", lambda self, buffer: order.append("all-reduce") or buffer)
     state, dataset = build(UNREFINED)
     state.processes = Processes(0, 2)
-    batch = generator_batch(state, dataset.labels[slice(0, 4)])
+    images, labels = torch.zeros(2, 3, state.config.data.imsize, state.config.data.imsize), dataset.labels[slice(0, 4)]
+    batch = generator_batch(state, labels, images, labels[slice(0, 2)])
     order.clear()
     stats = steps.generator_step(state, batch)
     assert stats["loss_g"].dtype == torch.float64  # as in one process
