@@ -88,11 +88,13 @@ def look_at_origin(position: Tensor) -> Tensor:
     return torch.stack([right, above, backward, position], dim=-1)
 
 
-def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
-    """pose_c2w (..., 3, 4) of cameras that look at the origin from azimuth_deg and v at a distance in scene units.
+def poses_at(azimuth_deg: float | Tensor, v: float | Tensor, radius: float | Tensor) -> Tensor:
+    """pose_c2w (..., 3, 4) of cameras that look at the origin from azimuth_deg and v at a distance in scene units; a number
+    holds for all.
 
     Raises GrafError for v outside [0, 1]; on a GPU, where the answer would have to be waited for, it is not checked.
     """
+    azimuth_deg, v = torch.broadcast_tensors(_floating(azimuth_deg), _floating(v))
     if v.device.type == "cpu" and bool(((v < -ROUNDING) | (v > 1 + ROUNDING)).any()):
         raise GrafError(
             f"v: from {v.min().item():g} to {v.max().item():g}, where 0 is straight above and 1 straight below; at an "
@@ -100,6 +102,10 @@ def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
         )
     direction = position_on_sphere(azimuth_deg / 360, v)
     return look_at_origin(direction * (radius.to(direction)[..., None] if isinstance(radius, Tensor) else radius))
+
+
+def _floating(x: float | Tensor) -> Tensor:
+    return x if isinstance(x, Tensor) and x.is_floating_point() else torch.as_tensor(x, dtype=torch.float32)
 
 
 def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:

@@ -23,6 +23,7 @@ from graf.data.cameras.corrections import rolled
 from graf.errors import GrafError
 from graf.tensors import tensors_of
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,14 @@ def test_a_polar_position_that_there_is_not_is_an_error(v):
     with pytest.raises(GrafError, match=f"v: from {min(v, 0.5):g} to {max(v, 0.5):g}, where 0 is straight above"):
         poses_at(torch.zeros(2), torch.tensor([0.5, v]), 3.6)
     poses_at(torch.zeros(2), torch.tensor([-1e-7, 1 + 1e-7]), 3.6)  # as rounding leaves them
+
+
+def test_one_number_is_the_same_for_all_cameras():
+    azimuths = torch.tensor([0.0, 90.0, 180.0])
+    expected = poses_at(azimuths, torch.full((3,), 0.35), 3.6)
+    for angles, v in ((azimuths, 0.35), (azimuths.long(), torch.tensor(0.35)), (azimuths, np.float64(0.35))):
+        assert torch.equal(poses_at(angles, v, 3.6), expected)
+    assert torch.equal(poses_at(90, 0.35, 3.6), expected[1]) and poses_at(azimuths.double(), 0.5, 1).dtype == torch.float64
 
 
 def test_azimuth_and_v_is_the_inverse_of_poses_at():

@@ -69,6 +69,10 @@ def generator_from_content(
     else:
         require_fit({"generator_ema": generator}, found.parts | {"generator_ema": weights}, config, path)
         generator.load_state_dict(weights)
+    if not all(weight.isfinite().all() for weight in generator.parameters()):
+        raise CheckpointError(
+            f"{path}: weights of its generator are not finite, as of a run that diverged; take an earlier checkpoint"
+        )
     generator = generator.to(device).eval().requires_grad_(False)
     if generator.n_classes > 1:
         generator.class_names = class_names(content, generator.n_classes)
@@ -145,6 +149,8 @@ def with_checkpoint_cameras(config: Config, content: dict, path: Path) -> Config
 
 def trained_checkpoint(run_dir: Path) -> Path:
     """The newest undamaged checkpoint of a run's folder. Raises CheckpointError where there is none."""
+    if run_dir.is_file():
+        raise CheckpointError(f"{run_dir}: is a file, where the folder of a run is expected; --checkpoint takes a file")
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
         others = _runs_in(run_dir) or _runs_in(run_dir.parent)

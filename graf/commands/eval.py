@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import functools
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,13 +21,13 @@ from graf.checkpoints.generator_loading import (
 )
 from graf.checkpoints.latents_file import NAME, fitting_latents
 from graf.checkpoints.run_folder import TUNED, run_folder_of
-from graf.commands.jobs import DUMP_SAMPLES, JOBS, STAGES, Job
-from graf.commands.own_files import set_others_aside
+from graf.commands.jobs import DIRECTION_SHEET, DUMP_SAMPLES, JOBS, STAGES, Job
+from graf.commands.own_files import hashes_of, remove_earlier, set_others_aside
 from graf.config import Config, is_set, override
 from graf.data import Views, build_dataset, colours_only
 from graf.data.folders import require_folders
 from graf.errors import GrafError
-from graf.export.mesh import NoSurface, earlier_files, extract_mesh, remove_earlier, write_mesh
+from graf.export.mesh import NoSurface, extract_mesh, object_files, require_room, write_mesh
 from graf.export.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.export.reconstruction import reconstruction_poses, write_reconstruction
 from graf.export.splats import render_splats, splats_of_surface, write_splats
@@ -261,6 +262,7 @@ class Evaluation:
         return None
 
     def check_mesh(self) -> None:
+        require_room(self.flags.mesh_resolution)
         if self.flags.textured:
             require_xatlas()
 
@@ -374,7 +376,9 @@ class Evaluation:
                 log.info("--directions %d: there are no more of %s than these %d", wanted, part, len(principal.shares))
         terms = {"checkpoint": str(self.results.checkpoint), "step": self.step, "seed": seed}
         file = write_directions(self.out / "directions.json", found, terms)
+        earlier = hashes_of(path for path in self.out.glob("direction_*") if re.fullmatch(DIRECTION_SHEET, path.name))
         sheets = direction_sheets(self.generator, self.objects, found, self.out, self.flags.resolution, self.footer)
+        remove_earlier(self.out, earlier, sheets)
         return [file, *sheets]
 
     def neighbours(self) -> list[Path]:
@@ -389,7 +393,7 @@ class Evaluation:
         if self.flags.textured:  # all of them, before an earlier file is replaced
             texels = TEXELS_PER_CELL * self.flags.mesh_resolution
             painted = {i: textured(self.generator, self.object(i), mesh, texels) for i, mesh in self.surfaces.items()}
-        earlier = earlier_files(folder)
+        earlier = hashes_of(object_files(folder))
         for i, mesh in self.surfaces.items():
             files += write_mesh(mesh, folder / f"object_{i:02d}", painted.get(i))
             if not painted:
@@ -419,7 +423,7 @@ class Evaluation:
     def splats(self) -> list[Path]:
         """Write the objects as Gaussian splats, and compare their renderings with the model's own views."""
         folder, files, checks = self.out / "splats", [], {}
-        earlier = earlier_files(folder)
+        earlier = hashes_of(object_files(folder))
         for i, mesh in self.surfaces.items():
             splats = splats_of_surface(mesh)
             files.append(write_splats(folder / f"object_{i:02d}.ply", splats))

@@ -13,13 +13,16 @@ from typing import Any
 
 from graf.checkpoints import SUFFIX
 from graf.config.strict import expanded
+from graf.export.mesh import require_room
 from graf.metrics.results import FEWEST_IMAGES
+from graf.pictures.sheets import check_objects
 from graf.runtime.command_line import positive, whole_number
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
 KINDS = "_(rgb|nerf|depth)"
 OBJECT_FILES = r"/(object_\d{2,}\.(ply|obj|glb)|rendered_back\.png)"
+DIRECTION_SHEET = r"direction_(shape|appearance)_\d+\.png"
 METRICS = (  # mmd comes with coverage
     *(*FEWEST_IMAGES, "kid_independent"),
     *("variety", "coverage", "haze", "mmd", "pose", "memorised"),
@@ -186,13 +189,15 @@ JOBS = (  # in the order in which they are done
         Flag("sheets", "image grids and videos: interpolations of shape and appearance, truncation, classes"),
         lambda evaluation: evaluation.sheets(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
+        check=lambda evaluation: check_objects(evaluation.generator, evaluation.n_objects),
         files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
     ),
     Job(
         Flag("directions", "image grids of the first K principal directions of shape and of appearance", positive, metavar="K"),
         lambda evaluation: evaluation.directions(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
-        files=r"direction_(shape|appearance)_\d+\.png|directions\.json",
+        check=lambda evaluation: check_objects(evaluation.generator, evaluation.n_objects, of_directions=True),
+        files=rf"{DIRECTION_SHEET}|directions\.json",
     ),
     Job(
         Flag("neighbours", "samples beside their nearest training images, and samples beside real images"),
@@ -213,6 +218,7 @@ JOBS = (  # in the order in which they are done
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered for comparison with the model"),
         lambda evaluation: evaluation.splats(),
         flags=(LATENTS, OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
+        check=lambda evaluation: require_room(evaluation.flags.mesh_resolution),
         files=f"splats{OBJECT_FILES}",
         samples_objects=True,
     ),

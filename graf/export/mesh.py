@@ -8,7 +8,6 @@ Legend: N points or vertices, R rays, S samples per ray, G grid cells along a si
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from graf.models.generator import Generator
 from graf.models.occupancy import density_at
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, is_inside, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
-from graf.runtime.files import file_sha256, whole_file
+from graf.runtime.files import whole_file
+from graf.runtime.limits import GB, memory_available
 
 import numpy as np
 import torch
@@ -60,7 +60,8 @@ def extract_mesh(
     resolution: cells along each side of the cube around the ball that every camera sees (`visible_radius`); beyond the cube
     all is empty, so that a surface that would leave it is closed there. level in 1 / scene unit, by default that of
     `silhouette_level`. Pieces of less than a thousandth of the largest one's volume are left out as specks, and closed hollows
-    with them, into which no camera looks. `bar` advances by `resolution`. Raises NoSurface where there is none.
+    with them, into which no camera looks. `bar` advances by `resolution`. Raises NoSurface where there is none, and
+    GrafError for more cells than memory holds.
     """
     radius = visible_radius(generator.config.data)
     styles = styles_of(generator, latents, class_index)
@@ -89,6 +90,14 @@ def extract_mesh(
     return mesh
 
 
+def require_room(resolution: int) -> None:
+    """Raises GrafError where a grid of so many cells along each side does not fit into the memory that is free."""
+    needed, free = 4 * (resolution + 2) ** 3, memory_available()  # float32
+    if needed > free:
+        taken = f"its grid takes {needed / GB:.3g} GB of memory, of which {free / GB:.3g} GB are free"
+        raise GrafError(f"--mesh_resolution {resolution}: {taken}; give fewer cells")
+
+
 def styles_of(generator: Generator, latents: Tensor, class_index: Tensor | None) -> tuple[Any, ...]:
     """The fields' styles for latents (1, Z) of class_index (1,), by default the first class, as in `Generator.render`."""
     device = generator.background.device
@@ -115,23 +124,10 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | No
     return files
 
 
-def earlier_files(folder: Path) -> dict[Path, str]:
-    """The files that an earlier --mesh or --splats wrote there, with their sha256."""
+def object_files(folder: Path) -> list[Path]:
+    """The files of objects that --mesh or --splats wrote there, and their picture."""
     made = (file for file in folder.glob("object_*") if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES)
-    return {file: file_sha256(file) for file in (*made, *folder.glob("rendered_back.png"))}
-
-
-def remove_earlier(folder: Path, earlier: Mapping[Path, str], written: Collection[Path]) -> None:
-    """Remove `earlier_files`, such as objects of another seed, except those `written` since; the log tells which went, and
-    which have other content now."""
-    gone = [file for file in earlier if file not in written]
-    for file in gone:
-        file.unlink()
-    changed = [file for file in earlier if file in written and file_sha256(file) != earlier[file]]
-    for done, files in (("removed", gone), ("replaced", changed)):
-        if files:
-            names = ", ".join(sorted(file.name for file in files))
-            log.info("%s: %s what an earlier command wrote: %s; --out keeps results apart", folder, done, names)
+    return [*made, *folder.glob("rendered_back.png")]
 
 
 def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:
@@ -176,6 +172,7 @@ def _density_grid(
     generator: Generator, styles: tuple[Any, ...], radius: float, resolution: int, bar: tqdm | None
 ) -> np.ndarray:
     """Density (G + 2, G + 2, G + 2) along x, y and z at the cells' centres, from -radius to radius, padded with zeros."""
+    require_room(resolution)
     grid = np.zeros((resolution + 2,) * 3, dtype=np.float32)
     axis = radius * ((2 * torch.arange(resolution, device=generator.background.device) + 1) / resolution - 1)
     for i in range(resolution):

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ log = logging.getLogger("graf")
 
 BACKGROUND_TOLERANCE, BACKGROUND_SHARE = 0.2, 0.5  # of 2, between black and white; of an image's edge
 FOCAL_TOLERANCE = 0.01  # largest relative difference in focal length for an image's camera to be used
+TIMESTAMP = re.compile(r"\d{8}_\d{6}")  # as a telephone names a photograph
 AXIS_TOLERANCE = 0.01  # of the image's width, between its centre and its optical axis, likewise, beside the half pixel of ours
 
 
@@ -105,6 +107,9 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
     named = sorted({*paths, *(file for file in beside if pattern.read(file.stem))})
     items, _, faults = items_by_name([Folder(paths[0].parent, tuple(named))], data)
     for fault in faults:
+        if Path(fault.where) in paths and TIMESTAMP.fullmatch(Path(fault.where).stem):
+            log.info("%s: named by date and time, so the cameras are searched for", fault.where)
+            return None
         if Path(fault.where) in paths:
             raise GrafError(f"{fault.where}: {fault.problem}")
     for fault in faults:

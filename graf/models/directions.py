@@ -79,8 +79,9 @@ def edited(
 
 def _offset(known: Principal, part: str, amounts: Sequence[float], width: int) -> Tensor:
     """The offset (W,) of a part that is moved by so many standard deviations along each of its first directions."""
-    if not all(map(math.isfinite, amounts)):
-        raise GrafError(f"amounts of {part}: must be finite numbers, found {', '.join(f'{amount:g}' for amount in amounts)}")
+    amounts = torch.as_tensor(amounts, dtype=torch.float32)
+    if amounts.ndim != 1 or not amounts.isfinite().all():
+        raise GrafError(f"amounts of {part}: expected a list of finite numbers, found {amounts.tolist()}")
     if len(amounts) > len(known.offsets):
         raise GrafError(f"{len(amounts)} amounts of {part}, but only {len(known.offsets)} directions are known; give fewer")
     if len(amounts) == 0:
@@ -88,7 +89,7 @@ def _offset(known: Principal, part: str, amounts: Sequence[float], width: int) -
     if known.offsets.shape[1] != width:
         found = f"{known.offsets.shape[1]} numbers each, and this model's have {width}"
         raise GrafError(f"directions of {part}: {found}, so they are another model's; find its own")
-    return torch.tensor(amounts, dtype=torch.float32) @ known.offsets[: len(amounts)]
+    return amounts @ known.offsets[: len(amounts)]
 
 
 @torch.inference_mode()

@@ -6,6 +6,7 @@ Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 import copy
 import dataclasses
 import hashlib
+from numbers import Integral
 from typing import Any
 
 from graf.camera import Labels
@@ -173,28 +174,36 @@ class Generator(nn.Module):
     ) -> Rendering:
         """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, in the pieces of graf/pieces.py.
 
-        resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
-        latents' device. Raises GrafError for shapes, a resolution or classes that do not fit the model, and OutOfMemory where
-        memory does not suffice for a hundred rays.
+        resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. Numbers of any type are
+        taken as float32. The result is on the latents' device. Raises GrafError for shapes, a resolution or classes that do not
+        fit the model, and OutOfMemory where memory does not suffice for a hundred rays.
         """
-        if latents.shape != (len(pose_c2w), self.latent_dim) or len(latents) == 0:
+        latents, pose_c2w = (torch.as_tensor(numbers, dtype=torch.float32) for numbers in (latents, pose_c2w))
+        n = latents.shape[:1].numel()
+        if latents.shape != (n, self.latent_dim) or pose_c2w.shape != (n, 3, 4) or n == 0:
             raise GrafError(
-                f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
-                f"{self.latent_dim} latents per camera, and at least one camera"
+                f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of {self.latent_dim} "
+                "latents per camera (3, 4), and at least one camera"
             )
-        width, scale, device = resolution or self.config.data.imsize, self.config.rendered_scale, self.background.device
-        if width < 1 or width % scale:
-            raise GrafError(f"resolution {width}: must be above 0, and a multiple of ccsr.scale_factor {scale}")
+        width, scale, device = resolution, self.config.rendered_scale, self.background.device
+        if resolution is None:
+            width = self.config.data.imsize
+        elif not isinstance(resolution, Integral) or resolution < 1 or resolution % scale:
+            raise GrafError(
+                f"resolution {resolution!r}: must be a whole number above 0, and a multiple of ccsr.scale_factor {scale}"
+            )
         labels = Labels.of_poses(pose_c2w.to(device))
         if class_index is not None:
-            if self.class_embedding is not None and not ((class_index >= 0) & (class_index < self.n_classes)).all():
-                raise GrafError(f"class_index {class_index.tolist()}: the model knows classes 0 to {self.n_classes - 1}")
-            labels = dataclasses.replace(labels, class_index=class_index.to(device))
+            classes = torch.as_tensor(class_index)
+            known = self.class_embedding is None or bool(((classes >= 0) & (classes < self.n_classes)).all())
+            if classes.shape != (n,) or classes.is_floating_point() or not known:
+                wanted = f"a whole number from 0 to {self.n_classes - 1} for each of the {n} cameras"
+                raise GrafError(f"class_index {classes.tolist()}: expected {wanted}")
+            labels = dataclasses.replace(labels, class_index=classes.to(device))
         grid = low_resolution_grid(full_grid(width, device), scale)
 
         def render_some(images: slice, chunk: int) -> Rendering:
-            codes = latents[images].to(device, torch.float32)
-            rendering = self._render_grid(codes, labels[images], grid, width, piece=chunk)
+            rendering = self._render_grid(latents[images].to(device), labels[images], grid, width, piece=chunk)
             return rendering.at(width).to(latents.device)
 
         n_rays = grid[..., 0].numel()

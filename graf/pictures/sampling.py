@@ -17,16 +17,17 @@ from tqdm import tqdm
 Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
 LabelSampler = Callable[[int, torch.Generator], Labels]
 VIEWS_AT_ONCE = 8  # between two updates of the progress bar
+DRAWN_ALIKE = 16  # rows, of which PyTorch draws multiples alike: the last few numbers of a tensor it draws in another way
 SAMPLED_AT_ONCE = 256  # latents and cameras of fresh samples
 
 
 def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 1.0) -> Objects:
-    """Latents (n, Z) and classes (n,) of n objects, the same for the same seed; classes alternate.
+    """Latents (n, Z) and classes (n,) of n objects, those of a seed the same however many there are; classes alternate.
 
     truncation scales the latents towards their mean 0: less variety, more typical objects (Brock et al. 2019).
     """
-    latents = truncation * generator.sample_latents(n, torch.Generator().manual_seed(seed))
-    return latents, torch.arange(n) % generator.n_classes
+    drawn = generator.sample_latents(-(-n // DRAWN_ALIKE) * DRAWN_ALIKE, torch.Generator().manual_seed(seed))
+    return truncation * drawn[:n], torch.arange(n) % generator.n_classes
 
 
 def render_views(

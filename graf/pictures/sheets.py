@@ -23,6 +23,7 @@ from torch import Tensor
 
 MODES = ("shape", "appearance", "both")  # the codes that are interpolated; the other one is fixed
 AMOUNTS = (-3, -2, -1, 0, 1, 2, 3)  # standard deviations along a direction, one per column
+TRUNCATIONS = 6  # columns of truncation.png
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
 
@@ -59,7 +60,7 @@ def truncation_sheet(
     generator: Generator,
     objects: Objects,
     out: Path,
-    columns: int = 6,
+    columns: int = TRUNCATIONS,
     resolution: int | None = None,
     footer: str | None = None,
 ) -> list[Path]:
@@ -225,6 +226,13 @@ def _rendered(
         poses = side_pose(generator.config.data).expand(len(latents), -1, -1)
     for some, pose, class_index in zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True):
         yield as_uint8(generator.render(some, pose, resolution, class_index).images)
+
+
+def check_objects(generator: Generator, n: int, of_directions: bool = False) -> None:
+    """Raises GrafError where grids of n objects, the `direction_sheets` or all others, have more pictures than
+    memory.max_test_outputs."""
+    of_classes = generator.n_classes if generator.class_embedding is not None else 0
+    _check_number(generator, n * (len(AMOUNTS) if of_directions else max(TRUNCATIONS, of_classes)))
 
 
 def _check_number(generator: Generator, n: int) -> None:

@@ -25,6 +25,7 @@ FILE_MB = 8  # a larger file is linked
 PAGE_MB = 64  # once a page holds so much, further files are linked
 BESIDE = ("variety", "coverage", "haze", "memorised", "consistency")  # an evaluation's other measurements than distances
 WHOLE = 16  # characters of a value that stay on one line
+NUMBERS_SHOWN = 32  # of a list; more are counted
 TABLE_KB = 256  # of JSON; more is data rather than a result
 MEDIA = {
     ".png": "image/png",
@@ -173,6 +174,10 @@ def _poster(frame: Image.Image) -> str:
     return _data_uri("image/png", content.getvalue())
 
 
+def _are_numbers(values: list) -> bool:
+    return all(isinstance(value, int | float) for value in values)
+
+
 def _is_result(value: Any) -> bool:
     """Whether a value of JSON is a result of `metrics.measure`."""
     match value:
@@ -216,6 +221,7 @@ TEMPLATES.tests |= {
     "table": is_table,
     "result": _is_result,
     "nested": lambda value: isinstance(value, dict | list),
+    "numbers": lambda value: isinstance(value, list) and len(value) > NUMBERS_SHOWN and _are_numbers(value),
 }
 TEMPLATES.filters |= {
     "wrapping": _wrapping,

@@ -17,7 +17,7 @@ from graf.camera import Labels, poses_at, sample_poses
 from graf.checkpoints import generator_loading
 from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, read_with_sha256, save_checkpoint
 from graf.checkpoints.conditions import report_config_changes
-from graf.checkpoints.generator_loading import checkpoint_config, load_generator
+from graf.checkpoints.generator_loading import checkpoint_config, load_generator, trained_checkpoint
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
@@ -471,6 +471,19 @@ def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
     assert refusal(tmp_path / "toy_car.safetensors").endswith(f"no such checkpoint; did you mean {cars}?")
     with pytest.raises(CheckpointError, match="is a folder; name a checkpoint in it"):
         read_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="toy_cars.safetensors: is a file, where the folder of a run is expected"):
+        trained_checkpoint(cars)
+
+
+def test_weights_of_a_run_that_diverged_are_not_shown(smoke, tmp_path):
+    path, state = tmp_path / "model.pt", new_state(smoke())
+    with torch.no_grad():
+        next(state.generator_ema.parameters()).fill_(torch.nan)
+    save_checkpoint(path, state.checkpoint())
+    with pytest.raises(
+        CheckpointError, match=r"model\.pt: weights of its generator are not finite.*take an earlier checkpoint"
+    ):
+        graf.load_generator(path)
 
 
 def test_the_newest_runs_below_a_folder_or_beside_it_are_suggested(tmp_path):

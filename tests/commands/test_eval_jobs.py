@@ -121,6 +121,20 @@ def test_directions_are_of_the_seed_and_shown_on_the_objects_that_the_flags_say(
     assert "--directions 9: there are no more of shape than these 4" in caplog.text
 
 
+def test_sheets_of_directions_of_an_earlier_command_are_removed_and_told(asked, monkeypatch, caplog):
+    caplog.set_level("INFO", "graf")
+    evaluation = asked(directions=1)
+    mine, earlier, other = (evaluation.out / f"direction_{name}.png" for name in ("shape_1", "shape_2", "of_a_user"))
+    evaluation.out.mkdir(parents=True, exist_ok=True)
+    for file in (mine, earlier, other):
+        file.write_bytes(b"earlier")
+    monkeypatch.setattr(command, "direction_sheets", lambda *_: mine.write_bytes(b"new") and [mine])
+    evaluation.directions()
+    assert mine.exists() and other.exists() and not earlier.exists()
+    assert "removed what an earlier command wrote: direction_shape_2.png; --out keeps results apart" in caplog.text
+    assert "replaced what an earlier command wrote: direction_shape_1.png" in caplog.text
+
+
 def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatch):
     given = []
     for name in ("neighbour_sheet", "real_against_fake_grid"):
@@ -257,6 +271,10 @@ def begins(name: str) -> Job:
             {"n_objects": 33, "resolution": 512},
             "33: videos 16896 pixels wide, with 512 per object, and 16384 is the most",
         ),
+        ("sheets", {"n_objects": 683}, "of 4098 images, more than memory.max_test_outputs 4096"),
+        ("directions", {"n_objects": 586, "directions": 1}, "of 4102 images, more than memory.max_test_outputs 4096"),
+        ("mesh", {"mesh_resolution": 2000000}, "--mesh_resolution 2000000: its grid takes 2.98e[+]10 GB of memory"),
+        ("splats", {"mesh_resolution": 2000000}, "--mesh_resolution 2000000: its grid takes 2.98e[+]10 GB of memory"),
         ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
         ("neighbours", {}, "no photographs"),
         ("export", {"export": __file__}, "test_eval_jobs.py: the generator would be written here"),

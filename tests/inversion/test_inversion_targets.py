@@ -138,6 +138,13 @@ def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
     assert known_poses([named], refine("data.v=[0.45]").data) is not None
 
 
+@pytest.mark.parametrize("labels", ["auto", "filename"])
+def test_a_telephones_date_and_time_are_no_camera(tmp_path, refine, caplog, labels):
+    caplog.set_level("INFO", "graf")
+    assert known_poses([put(tmp_path / "20240101_120000.png")], refine(f"data.labels={labels}", "data.v=[0.45]").data) is None
+    assert "20240101_120000.png: named by date and time, so the cameras are searched for" in caplog.text
+
+
 def test_names_that_the_config_cannot_place_are_told(tmp_path, refine):
     data = refine("data.v=[0.45]").data
     over = put(tmp_path / "0.2_0400.png")

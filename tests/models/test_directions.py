@@ -229,7 +229,7 @@ def test_more_amounts_than_directions_and_other_models_directions_are_refused(fi
         edited(generator, directions, appearance=(1.0, 2.0))
     with pytest.raises(GrafError, match="directions of shape: 64 numbers each, and this model's have 4"):
         edited(other, directions, shape=(1.0,))
-    with pytest.raises(GrafError, match="amounts of shape: must be finite numbers, found nan"):
+    with pytest.raises(GrafError, match="amounts of shape: expected a list of finite numbers, found \\[nan\\]"):
         edited(generator, directions, shape=(math.nan,))
     with pytest.raises(GrafError, match="-1 of them are asked for"):
         principal_directions(generator, -1)

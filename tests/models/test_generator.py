@@ -9,6 +9,7 @@ from graf.errors import GrafError
 from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, evaluate_dense, indices_of
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -321,9 +322,20 @@ def test_classes_change_pictures_where_they_are_known(smoke, build, labels, late
     ("wrong", "problem"),
     [
         ({"latents": torch.zeros(3, 8)}, r"latents \(3, 8\) and pose_c2w \(4, 3, 4\)"),
-        ({"resolution": -2}, "resolution -2: must be above 0"),
-        ({"class_index": torch.tensor([0, 1, 2, 0])}, r"class_index \[0, 1, 2, 0\]: the model knows classes 0 to 1"),
-        ({"class_index": torch.tensor([0, -1, 0, 0])}, "the model knows classes 0 to 1"),
+        (
+            {"pose_c2w": torch.eye(4).expand(4, 4, 4)},
+            r"pose_c2w \(4, 4, 4\): expected one row of 8 latents per camera \(3, 4\)",
+        ),
+        ({"resolution": -2}, "resolution -2: must be a whole number above 0"),
+        ({"resolution": 0}, "resolution 0: must be a whole number above 0"),
+        ({"resolution": "32"}, "resolution '32': must be a whole number above 0"),
+        (
+            {"class_index": torch.tensor([0, 1, 2, 0])},
+            r"class_index \[0, 1, 2, 0\]: expected a whole number from 0 to 1 for each",
+        ),
+        ({"class_index": torch.tensor([0, -1, 0, 0])}, r"class_index \[0, -1, 0, 0\]"),
+        ({"class_index": torch.tensor([0.0, 1, 0, 0])}, r"class_index \[0.0, 1.0, 0.0, 0.0\]"),
+        ({"class_index": 1}, "class_index 1: expected a whole number from 0 to 1 for each of the 4 cameras"),
     ],
 )
 def test_what_does_not_fit_the_model_is_told(smoke, build, labels, latents, wrong, problem):
@@ -332,9 +344,10 @@ def test_what_does_not_fit_the_model_is_told(smoke, build, labels, latents, wron
         generator.render(**{"latents": latents, "pose_c2w": labels.pose_c2w} | wrong)
 
 
-def test_latents_in_float64_are_those_in_float32(smoke, build, labels, latents):
-    generator = build(smoke())
-    assert_same_pictures(generator.render(latents.double(), labels.pose_c2w), generator.render(latents, labels.pose_c2w))
+@pytest.mark.parametrize("of_type", [torch.Tensor.double, torch.Tensor.numpy], ids=["float64", "NumPy"])
+def test_numbers_of_another_type_are_those_in_float32(smoke, build, labels, latents, of_type):
+    generator, given = build(smoke()), (latents, labels.pose_c2w)
+    assert_same_pictures(generator.render(*map(of_type, given), np.int64(16)), generator.render(*given))
 
 
 @pytest.mark.parametrize(("kind", "std", "low", "high"), [("gauss", 1.0, -8, 8), ("uniform", 3**-0.5, -1, 1)])

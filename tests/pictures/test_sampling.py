@@ -4,10 +4,19 @@ import dataclasses
 
 from graf.data import build_dataset
 from graf.models.generator import Generator
-from graf.pictures.sampling import fresh_samples, labels_as_in_data, labels_in_range
+from graf.pictures.sampling import fresh_samples, labels_as_in_data, labels_in_range, sample_objects
 
 import pytest
 import torch
+
+
+@pytest.mark.parametrize("dim", [8, 30, 100])
+@pytest.mark.parametrize("kind", ["gauss", "uniform"])
+def test_objects_of_a_seed_are_the_same_however_many_there_are(smoke, dim, kind):
+    generator = Generator(smoke(f"z_dist.dim={dim}", "z_dist.dim_appearance=4", f"z_dist.type={kind}"))
+    latents, _ = sample_objects(generator, 40, seed=3)
+    for n in (1, 3, 5, 15, 17):
+        assert torch.equal(sample_objects(generator, n, seed=3)[0], latents[:n])
 
 
 @pytest.mark.parametrize("sampler_of", [labels_as_in_data, labels_in_range])

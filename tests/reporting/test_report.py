@@ -604,3 +604,10 @@ def test_the_mesh_turns_where_it_is_dragged(measured, tmp_path):
         seen.append(page.evaluate(look))
         assert page.errors == []
     assert len(set(seen)) == 3
+
+
+def test_a_long_list_of_numbers_is_counted(run, tmp_path):
+    path = tmp_path / "directions.json"
+    path.write_text(json.dumps({"shape": [{"offset": [0.25] * 64, "share": 0.5}], "angles": [0, 45.5], "names": ["a"] * 64}))
+    text = pages.json_html(path)
+    assert "64 numbers" in text and "0.25" not in text and "0, 45.5" in text and "0.5" in text and text.count("a,") == 63
