@@ -94,7 +94,8 @@ def poses_at(azimuth_deg: float | Tensor, v: float | Tensor, radius: float | Ten
 
     Raises GrafError for v outside [0, 1]; on a GPU, where the answer would have to be waited for, it is not checked.
     """
-    azimuth_deg, v = torch.broadcast_tensors(_floating(azimuth_deg), _floating(v))
+    device = next((x.device for x in (azimuth_deg, v) if isinstance(x, Tensor)), None)
+    azimuth_deg, v = torch.broadcast_tensors(*(_floating(x, device) for x in (azimuth_deg, v)))
     if v.device.type == "cpu" and bool(((v < -ROUNDING) | (v > 1 + ROUNDING)).any()):
         raise GrafError(
             f"v: from {v.min().item():g} to {v.max().item():g}, where 0 is straight above and 1 straight below; at an "
@@ -104,8 +105,8 @@ def poses_at(azimuth_deg: float | Tensor, v: float | Tensor, radius: float | Ten
     return look_at_origin(direction * (radius.to(direction)[..., None] if isinstance(radius, Tensor) else radius))
 
 
-def _floating(x: float | Tensor) -> Tensor:
-    return x if isinstance(x, Tensor) and x.is_floating_point() else torch.as_tensor(x, dtype=torch.float32)
+def _floating(x: float | Tensor, device: torch.device | None) -> Tensor:
+    return x if isinstance(x, Tensor) and x.is_floating_point() else torch.as_tensor(x, dtype=torch.float32, device=device)
 
 
 def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:

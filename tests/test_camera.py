@@ -97,6 +97,8 @@ def test_one_number_is_the_same_for_all_cameras():
     for angles, v in ((azimuths, 0.35), (azimuths.long(), torch.tensor(0.35)), (azimuths, np.float64(0.35))):
         assert torch.equal(poses_at(angles, v, 3.6), expected)
     assert torch.equal(poses_at(90, 0.35, 3.6), expected[1]) and poses_at(azimuths.double(), 0.5, 1).dtype == torch.float64
+    elsewhere = azimuths.to("meta")
+    assert poses_at(elsewhere, 0.35, 3.6).shape == poses_at(90, elsewhere, 3.6).shape == (3, 3, 4)
 
 
 def test_azimuth_and_v_is_the_inverse_of_poses_at():

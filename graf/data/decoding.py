@@ -24,6 +24,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
 OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
+UNREADABLE = OSError, ValueError, SyntaxError, Image.DecompressionBombError  # Pillow's errors for a file or its header
+TELL_ORIENTATION = "exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"  # entries of Pillow's info
 MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel; larger JPEGs are decoded at half their size
 THUMBNAIL = 8  # pixels a side
 
@@ -156,13 +158,14 @@ def stored_orientation(file: str | os.PathLike) -> int:
     try:
         with Image.open(file, formats=OPENED) as image:
             return _orientation(image)
-    except OSError:
+    except UNREADABLE:
         return 1
 
 
 def _orientation(image: Image.Image) -> int:
-    has_exif = image.format in ("JPEG", "MPO") or "exif" in image.info  # to search a PNG's end for it, Pillow would decode it
-    found = image.getexif().get(ExifTags.Base.Orientation) if has_exif else None
+    # To search a PNG's end for it, Pillow would decode the image
+    is_told = image.format in ("JPEG", "MPO") or any(name in image.info for name in TELL_ORIENTATION)
+    found = image.getexif().get(ExifTags.Base.Orientation) if is_told else None
     return found if found in range(2, 9) else 1
 
 
@@ -172,8 +175,12 @@ def upright_size(file: str | os.PathLike) -> tuple[int, int] | None:
         return None
     try:
         with Image.open(file, formats=OPENED) as image:
-            return image.size if _orientation(image) < 5 else image.size[::-1]
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            turned = _orientation(image) > 4
+            if image.format == "TIFF":  # which Pillow turns by itself, older versions after they have measured it
+                stored = tuple(map(image.tag_v2.get, (ExifTags.Base.ImageWidth, ExifTags.Base.ImageLength)))
+                turned = image.tag_v2.get(ExifTags.Base.Orientation, 1) > 4 and image.size == stored
+            return image.size[::-1] if turned else image.size
+    except UNREADABLE:
         return None
 
 

@@ -174,9 +174,9 @@ class Generator(nn.Module):
     ) -> Rendering:
         """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, in the pieces of graf/pieces.py.
 
-        resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. Numbers of any type are
-        taken as float32. The result is on the latents' device. Raises GrafError for shapes, a resolution or classes that do not
-        fit the model, and OutOfMemory where memory does not suffice for a hundred rays.
+        resolution in pixels (default data.imsize), class_index (B,), or one for all, for a model that knows classes. Numbers of
+        any type are taken as float32. The result is on the latents' device. Raises GrafError for shapes, a resolution or
+        classes that do not fit the model, and OutOfMemory where memory does not suffice for a hundred rays.
         """
         latents, pose_c2w = (torch.as_tensor(numbers, dtype=torch.float32) for numbers in (latents, pose_c2w))
         n = latents.shape[:1].numel()
@@ -196,10 +196,10 @@ class Generator(nn.Module):
         if class_index is not None:
             classes = torch.as_tensor(class_index)
             known = self.class_embedding is None or bool(((classes >= 0) & (classes < self.n_classes)).all())
-            if classes.shape != (n,) or classes.is_floating_point() or not known:
-                wanted = f"a whole number from 0 to {self.n_classes - 1} for each of the {n} cameras"
+            if classes.shape not in ((), (1,), (n,)) or classes.is_floating_point() or not known:
+                wanted = f"a whole number from 0 to {self.n_classes - 1}, for each of the {n} cameras or for all"
                 raise GrafError(f"class_index {classes.tolist()}: expected {wanted}")
-            labels = dataclasses.replace(labels, class_index=classes.to(device))
+            labels = dataclasses.replace(labels, class_index=classes.to(device, torch.long).expand(n))
         grid = low_resolution_grid(full_grid(width, device), scale)
 
         def render_some(images: slice, chunk: int) -> Rendering:

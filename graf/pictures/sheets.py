@@ -24,6 +24,8 @@ from torch import Tensor
 MODES = ("shape", "appearance", "both")  # the codes that are interpolated; the other one is fixed
 AMOUNTS = (-3, -2, -1, 0, 1, 2, 3)  # standard deviations along a direction, one per column
 TRUNCATIONS = 6  # columns of truncation.png
+INTERPOLATED = 7  # objects along each side of an interpolation sheet
+INTERPOLATION_FRAMES = 72
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
 
@@ -32,7 +34,7 @@ def interpolation_sheet(
     generator: Generator,
     objects: Objects,
     out: Path,
-    columns: int = 7,
+    columns: int = INTERPOLATED,
     resolution: int | None = None,
     footer: str | None = None,
 ) -> list[Path]:
@@ -49,7 +51,7 @@ def interpolation_sheet(
 
 
 def interpolation_video(
-    generator: Generator, objects: Objects, out: Path, n_frames: int = 72, resolution: int | None = None
+    generator: Generator, objects: Objects, out: Path, n_frames: int = INTERPOLATION_FRAMES, resolution: int | None = None
 ) -> list[Path]:
     """Write interpolation_<mode>.mp4 for each mode: a loop from object to object. Arguments as for `interpolation_sheet`."""
     modes = _interpolated(generator, objects, latent_walk, n_frames, resolution)
@@ -229,10 +231,13 @@ def _rendered(
 
 
 def check_objects(generator: Generator, n: int, of_directions: bool = False) -> None:
-    """Raises GrafError where grids of n objects, the `direction_sheets` or all others, have more pictures than
+    """Raises GrafError where the `direction_sheets` of n objects, or else all other grids and videos, have more pictures than
     memory.max_test_outputs."""
+    if of_directions:
+        _check_number(generator, n * len(AMOUNTS))
+        return
     of_classes = generator.n_classes if generator.class_embedding is not None else 0
-    _check_number(generator, n * (len(AMOUNTS) if of_directions else max(TRUNCATIONS, of_classes)))
+    _check_number(generator, max(n * TRUNCATIONS, n * of_classes, INTERPOLATED**2, INTERPOLATION_FRAMES))
 
 
 def _check_number(generator: Generator, n: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint, read_with_sha256
 from graf.checkpoints.generator_loading import trained_checkpoint
 from graf.config import PoseConfig, completed_config
+from graf.config.older import translate_names
 from graf.errors import CheckpointError
 from graf.pose.mixture import build_estimator
 from graf.pose.network import PoseEstimator
@@ -51,4 +52,6 @@ def trained_config(checkpoint: Path) -> PoseConfig | None:
 
 
 def _stored_config(content: dict, path: Path) -> PoseConfig | None:
-    return completed_config(content["config"], str(path), PoseConfig) if content.get("format") == POSE_FORMAT else None
+    if content.get("format") != POSE_FORMAT:
+        return None
+    return completed_config(translate_names(content["config"], str(path)), str(path), PoseConfig)

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 DATA = dataclasses.replace(load_config().data, imsize=8, background=(0.0, 1.0, 0.0))  # green shows through
 
@@ -101,9 +102,20 @@ def test_a_turned_file_is_measured_as_it_is_decoded(tmp_path, name):
     assert stored_orientation(tmp_path / name) == 6
 
 
+def test_a_turned_tiff_and_a_png_of_an_older_writer_are_measured_as_they_are_decoded(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (12, 8)).save(tmp_path / "a.tif", exif=exif)
+    profile, text = exif.tobytes(), PngInfo()
+    text.add_text("Raw profile type exif", f"\nexif\n{len(profile):8}\n{profile.hex()}\n")
+    Image.new("RGB", (12, 8)).save(tmp_path / "a.png", pnginfo=text)
+    for name in ("a.tif", "a.png"):
+        assert open_rgb(tmp_path / name, DATA.background).size == upright_size(tmp_path / name) == (8, 12)
+
+
 def test_a_file_whose_exif_data_are_damaged_has_no_size(tmp_path):
     Image.new("RGB", (12, 8)).save(tmp_path / "a.png", exif=b"no TIFF header")
-    assert upright_size(tmp_path / "a.png") is None
+    assert upright_size(tmp_path / "a.png") is None and stored_orientation(tmp_path / "a.png") == 1
     with pytest.raises(ValueError, match="cannot be read"):
         open_rgb(tmp_path / "a.png", DATA.background)
 

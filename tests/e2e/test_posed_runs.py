@@ -117,6 +117,11 @@ def test_a_pose_estimator_has_the_cameras_of_its_photographs_from_then_on(tmp_pa
     changed = [line for line in said.splitlines() if "changed since the checkpoint" in line]
     assert changed == ["training.max_steps changed since the checkpoint: 1 -> 2"]
     assert load_estimator(tmp_path / "results" / "pose").config.data.fov == 50
+    older = tmp_path / "results" / "pose" / "model.pt"
+    content = torch.load(older, weights_only=True)
+    content["config"]["training"]["save_every_steps"] = content["config"]["training"].pop("save_every")
+    torch.save(content, older)
+    assert "step 3 of 3" in call(*command, "--max_steps", "3", cwd=tmp_path)
 
 
 def test_validate_data_takes_the_cameras_that_training_would(folder):

@@ -331,17 +331,24 @@ def test_classes_change_pictures_where_they_are_known(smoke, build, labels, late
         ({"resolution": "32"}, "resolution '32': must be a whole number above 0"),
         (
             {"class_index": torch.tensor([0, 1, 2, 0])},
-            r"class_index \[0, 1, 2, 0\]: expected a whole number from 0 to 1 for each",
+            r"class_index \[0, 1, 2, 0\]: expected a whole number from 0 to 1, for each",
         ),
         ({"class_index": torch.tensor([0, -1, 0, 0])}, r"class_index \[0, -1, 0, 0\]"),
         ({"class_index": torch.tensor([0.0, 1, 0, 0])}, r"class_index \[0.0, 1.0, 0.0, 0.0\]"),
-        ({"class_index": 1}, "class_index 1: expected a whole number from 0 to 1 for each of the 4 cameras"),
+        ({"class_index": [0, 1]}, r"class_index \[0, 1\]: .* from 0 to 1, for each of the 4 cameras or for all"),
     ],
 )
 def test_what_does_not_fit_the_model_is_told(smoke, build, labels, latents, wrong, problem):
     generator = build(smoke(), n_classes=2)
     with pytest.raises(GrafError, match=problem):
         generator.render(**{"latents": latents, "pose_c2w": labels.pose_c2w} | wrong)
+
+
+@pytest.mark.parametrize("of_all", [1, [1], torch.ones(1, dtype=torch.uint8), torch.ones(4, dtype=torch.bool)])
+def test_one_class_is_that_of_all_cameras(smoke, build, labels, latents, of_all):
+    generator = build(smoke("discriminator.condition=class"), n_classes=3)
+    expected = generator.render(latents, labels.pose_c2w, class_index=torch.ones(4, dtype=torch.long))
+    assert_same_pictures(generator.render(latents, labels.pose_c2w, class_index=of_all), expected)
 
 
 @pytest.mark.parametrize("of_type", [torch.Tensor.double, torch.Tensor.numpy], ids=["float64", "NumPy"])

@@ -148,6 +148,28 @@ def test_an_object_of_a_file_opens_first_with_its_class_and_the_seeds_can_be_cho
         window.wait(lambda: browser.state().class_index == 0)
 
 
+def test_a_class_that_is_renamed_stays_the_one_that_is_chosen(viewer, model, monkeypatch):
+    def of_classes(*names):
+        twin = Generator(model.generator.config, n_classes=len(names)).eval()
+        twin.class_names = names
+        return dataclasses.replace(model, generator=twin)
+
+    shown = of_classes("buses", "cars", "vans")
+    monkeypatch.setattr(viewer.models, "get", lambda _: shown)
+    with opened(viewer) as window:
+        (browser,) = viewer.browsers.values()
+        window.set("class", "vans")
+        window.wait(lambda: browser.state().class_index == 2)
+        shown = of_classes("buses", "cars", "lorries")
+        viewer.wake.set()
+        window.wait(lambda: browser._class.value == "lorries")
+        assert browser.state().class_index == 2
+        shown = of_classes("cars", "cars")
+        viewer.wake.set()
+        window.wait(lambda: browser._class.options == ("class 0", "class 1"))
+        assert browser.state().class_index == 1
+
+
 def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):
     monkeypatch.setattr(browser_module, "ANSWER_S", np.inf)
     start = side_pose(model.generator.config.data)[:, 3].double().numpy()

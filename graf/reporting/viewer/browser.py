@@ -132,6 +132,10 @@ class Browser:
         if self._found.value in self._view.model.found:
             self._class.value = self._view.classes[int(self._view.model.found[self._found.value][1])]
 
+    def _class_index(self) -> int:
+        """The number of the chosen class, 0 for a name that there is not."""
+        return next((i for i, name in enumerate(self._class.options) if name == self._class.value), 0)
+
     async def _note_camera(self, camera: viser.CameraHandle) -> None:  # viser calls it in the order of the messages
         self._reported = np.array(camera.position)
         self._wake.set()
@@ -147,7 +151,7 @@ class Browser:
             shape=self._shape.value,
             appearance=self._appearance.value,
             truncation=self._truncation.value,
-            class_index=next((i for i, name in enumerate(self._view.classes) if name == self._class.value), 0),
+            class_index=self._class_index(),
             **self._amounts(),
             kind=self._kind.value,
             beside=None if beside == NOTHING else beside,
@@ -207,9 +211,12 @@ class Browser:
         self._drawn = None
         config = self._view.model.generator.config
         self.client.gui.set_panel_label(f"step {self._view.model.step:,}")
+        if self._class.options != self._view.classes:  # another source, or a class that has another name now
+            chosen = min(self._class_index(), self._view.n_classes - 1)
+            self._class.options, self._class.visible = self._view.classes, self._view.n_classes > 1
+            self._class.value = self._view.classes[chosen]
         if first:
             choices = sides(config)
-            self._class.options, self._class.visible = self._view.classes, self._view.n_classes > 1
             self._found.options = [*self._view.model.found, BY_SEED]
             self._found.value, self._found.visible = self._found.options[0], bool(self._view.model.found)
             self._take_class()
@@ -235,7 +242,7 @@ class Browser:
 
     def _stay_with_object(self) -> None:
         """Set the sliders of the directions back once there is another object, or another model."""
-        chosen = self._view, self._found.value, self._class.value, self._seed.value
+        chosen = self._view, self._found.value, self._class_index(), self._seed.value
         if chosen == self._moved_object:
             return
         self._directed, self._moved_object = self._directed and chosen[0] is self._moved_object[0], chosen

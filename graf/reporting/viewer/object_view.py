@@ -121,7 +121,8 @@ class ObjectView:
         self.data = model.generator.config.data
         self._renderer: tuple[tuple, ObjectRenderer] | None = None
         self.n_classes = model.generator.n_classes
-        self.classes = list(model.generator.class_names) or numbered(self.n_classes, "class")
+        names = tuple(model.generator.class_names)
+        self.classes = names if len(set(names)) == self.n_classes else tuple(numbered(self.n_classes, "class"))
 
     def latents(self, state: ViewState) -> Tensor:
         """(1, Z) latents of the state's object."""
