@@ -49,6 +49,7 @@ from graf.models.directions import principal_directions
 from graf.models.generator import Generator
 from graf.pictures.sampling import Objects, render_views, sample_objects
 from graf.pictures.sheets import (
+    check_objects,
     class_rows,
     direction_sheets,
     interpolation_sheet,
@@ -261,8 +262,14 @@ class Evaluation:
             raise GrafError("--heldout: has no effect on these metrics; use it with --metrics memorised")
         return None
 
-    def check_mesh(self) -> None:
+    def check_sheets(self, of_directions: bool = False) -> None:
+        check_objects(self.generator, self.n_objects, of_directions)
+
+    def check_cells(self) -> None:
         require_room(self.flags.mesh_resolution)
+
+    def check_mesh(self) -> None:
+        self.check_cells()
         if self.flags.textured:
             require_xatlas()
 

@@ -13,9 +13,7 @@ from typing import Any
 
 from graf.checkpoints import SUFFIX
 from graf.config.strict import expanded
-from graf.export.mesh import require_room
 from graf.metrics.results import FEWEST_IMAGES
-from graf.pictures.sheets import check_objects
 from graf.runtime.command_line import positive, whole_number
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
@@ -189,14 +187,14 @@ JOBS = (  # in the order in which they are done
         Flag("sheets", "image grids and videos: interpolations of shape and appearance, truncation, classes"),
         lambda evaluation: evaluation.sheets(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
-        check=lambda evaluation: check_objects(evaluation.generator, evaluation.n_objects),
+        check=lambda evaluation: evaluation.check_sheets(),
         files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
     ),
     Job(
         Flag("directions", "image grids of the first K principal directions of shape and of appearance", positive, metavar="K"),
         lambda evaluation: evaluation.directions(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
-        check=lambda evaluation: check_objects(evaluation.generator, evaluation.n_objects, of_directions=True),
+        check=lambda evaluation: evaluation.check_sheets(of_directions=True),
         files=rf"{DIRECTION_SHEET}|directions\.json",
     ),
     Job(
@@ -218,7 +216,7 @@ JOBS = (  # in the order in which they are done
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered for comparison with the model"),
         lambda evaluation: evaluation.splats(),
         flags=(LATENTS, OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
-        check=lambda evaluation: require_room(evaluation.flags.mesh_resolution),
+        check=lambda evaluation: evaluation.check_cells(),
         files=f"splats{OBJECT_FILES}",
         samples_objects=True,
     ),
