@@ -361,7 +361,8 @@ class Evaluation:
         result |= sanity(views, data.near, data.far)
         for name, value in result.items():
             log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
-        return [self.results.keep({"consistency": result | self.results.rendered_by})]
+        of_data = {"real_fingerprint": self.dataset.fingerprint}
+        return [self.results.keep({"consistency": result | of_data | self.results.rendered_by})]
 
     def sheets(self) -> list[Path]:
         options = {"resolution": self.flags.resolution, "footer": self.footer}

@@ -8,7 +8,7 @@ from graf.config.older import FIRST_VALUES, FIRST_WORDS, OLDER_NAMES, OLDER_VALU
 from graf.config.reading import config_to_dict, flat
 from graf.config.schema import Config
 
-RENDERING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
+RENDERING = ("data.", "nerf.", "ccsr.", "z_dist.type")  # sections, and a key, that images depend on
 BY_STEP = "ccsr.unrefined_steps"  # of which ccsr.mode tells what became of it
 OF_MACHINES = (  # keys of these sections that say how a machine is used
     *("data.cache_gb", "data.cache_device", "data.prefetch_factor", "nerf.checkpoint_rays", "nerf.chunk"),

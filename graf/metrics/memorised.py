@@ -17,7 +17,7 @@ from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.metrics.extractors import choose_extractor, extractor_network, features
-from graf.metrics.neighbours import AT_ONCE, images_at, nearest
+from graf.metrics.neighbours import AT_ONCE, FEWEST_OBJECTS, images_at, nearest
 from graf.metrics.shapes import MOST_RAYS, OPAQUE, Subject, silhouette_distances
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import LabelSampler, fresh_renderings
@@ -31,9 +31,12 @@ from scipy.stats import mannwhitneyu, norm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ALARM = 0.01  # a lower p-value says that training images are repeated
-MEMORISED_CAVEAT = f"Samples repeat training images where p is below {ALARM:g}. A higher p-value does not show that none do."
-FEWEST_OBJECTS, MOST_HELD_OUT = 3, 256
+ALARM = 0.01  # a lower p-value says that samples are nearer to training images than other objects are
+MEMORISED_CAVEAT = (
+    f"Samples repeat training images, or show the most typical objects alone, where p is below {ALARM:g}: they are nearer to "
+    "training images than other objects are. A higher p-value does not show that none are repeated."
+)
+MOST_HELD_OUT = 256
 MOST_CELLS, HELD_OUT_PER_CELL = 8, 32  # cells at most, and held-out images that each has on average at least
 FEWEST_IN_CELL = 5  # samples and held-out images; smaller cells are taken together
 NEEDED = (
@@ -78,13 +81,14 @@ def memorisation(subject: Subject, heldout: HeldOut) -> dict:
     result = p_values(samples, others, known)
     if result["p_value"] < ALARM:
         log.warning(
-            "memorised: samples are nearer to training images than images of other objects are (p = %.2g); --neighbours shows "
-            "the nearest ones side by side",
-            result["p_value"],
+            "memorised: samples are nearer to training images than images of other objects are (p = %.2g): they repeat them, "
+            "or show the most typical objects alone%s; --neighbours shows the nearest ones side by side",
+            *(result["p_value"], "" if subject.truncation == 1 else ", as with --truncation"),
         )
     return result | {
         "held_out_images": len(heldout.chosen),
         "held_out_are": heldout.objects_are,
+        "held_out_fingerprint": heldout.views.fingerprint,
         "training_images": len(subject.dataset),
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,

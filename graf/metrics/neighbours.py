@@ -24,6 +24,7 @@ from torch import Tensor
 
 AT_ONCE = 4096  # training images in one matrix of distances
 TYPICAL_IMAGES = 1000  # at most, for the training set's own distances
+FEWEST_OBJECTS = 3  # that names must tell apart
 SPARE = 8  # candidates per block beyond k, whose distances are computed exactly
 
 log = logging.getLogger("graf")
@@ -32,15 +33,18 @@ log = logging.getLogger("graf")
 @dataclass(frozen=True)
 class Neighbours:
     """distance and index (M, k) of each sample's nearest training images, nearest first; typical_distance: the median distance
-    of a training image to its nearest other; share_nearer: the share of samples that are nearer to a training image than that.
+    of a training image to the nearest one of another object; share_nearer: the share of samples that are nearer to a training
+    image than that.
 
-    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images.
+    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images. Where all
+    images show one object (not `objects_differ`), typical_distance is that to the nearest other image, and tells neither.
     """
 
     distance: Tensor
     index: Tensor
     typical_distance: float
     share_nearer: float
+    objects_differ: bool
 
 
 def neighbour_sheet(
@@ -77,6 +81,7 @@ def neighbour_sheet(
     summary = {
         "share_nearer": found.share_nearer,
         "typical_distance": found.typical_distance,
+        "objects_differ": found.objects_differ,
         "n_samples": len(found.distance),
         "n_training_images": len(dataset),
         "extractor": extractor.name,
@@ -93,9 +98,11 @@ def neighbour_sheet(
     distances = found.distance[:, 0]
     log.info(
         "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images %.4g (median) "
-        "from one another; %.0f%% of %d samples are nearer than that: about 50%% for new samples of the same kind, nearly all "
-        "for a memorised training set",
-        *(distances.min(), distances.median(), extractor.name, found.typical_distance, 100 * found.share_nearer, n_samples),
+        "from %s; %.0f%% of %d samples are nearer than that%s",
+        *(distances.min(), distances.median(), extractor.name, found.typical_distance),
+        "those of other objects" if found.objects_differ else "one another",
+        *(100 * found.share_nearer, n_samples),
+        ": about 50% for new samples of the same kind, nearly all for a memorised training set" if found.objects_differ else "",
     )
     return found
 
@@ -118,22 +125,33 @@ def find_neighbours(
         known[some] = features(network, torch.stack(images_at(dataset, some.tolist())))
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
-    typical = nearest(known[some], known, 1, excluded=some)[0].median()
-    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item())
+    objects = numbered_objects(dataset)
+    differ = len(objects.unique()) > 1
+    kinds = objects if differ else torch.arange(n)
+    typical = nearest(known[some], known, 1, apart=(kinds[some], kinds))[0].median()
+    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item(), differ)
 
 
-def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def numbered_objects(dataset: Views) -> Tensor:
+    """The number (N,) of each image's object; of photographs without cameras, whose names tell of no views, each its own."""
+    names = dataset.objects
+    if not dataset.posed and len(set(names)) < FEWEST_OBJECTS:
+        return torch.arange(len(dataset))
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([number_of[name] for name in names])
+
+
+def nearest(queries: Tensor, known: Tensor, k: int, apart: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Euclidean distances and indices (M, k) of the k vectors in known (N, D) nearest to each of queries (M, D), nearest first.
 
-    excluded (M,): per query, an index that is not its neighbour, such as its own. Candidates are found by matrix products,
-    which round; their distances are then computed from differences, so that equal vectors are at distance 0.
+    apart: numbers of the queries (M,) and of the known (N,), whose equals are no neighbours. Candidates are found by matrix
+    products, which round; their distances are then computed from differences, so that equal vectors are at distance 0.
     """
     distances, indices = [], []
     for start in range(0, len(known), AT_ONCE):
         block = torch.cdist(queries, known[start : start + AT_ONCE])  # (M, AT_ONCE)
-        if excluded is not None:
-            inside = ((excluded >= start) & (excluded < start + block.shape[1])).nonzero()[:, 0]
-            block[inside, excluded[inside] - start] = torch.inf
+        if apart is not None:
+            block[apart[0][:, None] == apart[1][start : start + AT_ONCE]] = torch.inf
         best = block.topk(min(k + SPARE, block.shape[1]), largest=False)
         distances.append(best.values)
         indices.append(best.indices + start)

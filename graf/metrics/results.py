@@ -25,6 +25,7 @@ COMPARABLE = (
     *("kid_subsets", "kid_subset_size", "seed"),
 )
 TERMS = ("seed", "truncation", "latents")  # of an entry of OF_IMAGES, in which it does not replace one of others
+FINGERPRINTS = ("real_fingerprint", "held_out_fingerprint")  # further terms, which older files lack
 SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
 
 
@@ -145,7 +146,7 @@ class ResultFile:
             "checkpoint_sha256": self.checkpoint_sha256,
         }
         found = readable_object(file)  # of a file that cannot be read, too, the new result is kept
-        content = self._kept_of(found) | identity | result
+        content = _of_the_data_of(result, self._kept_of(found)) | identity | result
         if file.exists() and (reason := self._conflict(found, content)):
             aside = set_aside(file).name
             log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside)
@@ -178,9 +179,27 @@ class ResultFile:
             return f"its results are of another checkpoint, {found.get('checkpoint')}"
         if found.keys() - self._kept_of(found).keys():
             return "it has results of images rendered with other settings, or by another version of graf"
+        if found.keys() - new.keys():
+            return "it has results of other data"
         both = [name for name in OF_IMAGES if name in found and name in new]
         if any(found[name].get(term) != new[name].get(term) for name in both for term in TERMS):
             return "it has results of other objects or of another truncation"
+        if any(_differ(found[name], new[name], term) for name in both for term in FINGERPRINTS):
+            return "it has results of other data"
         if "values" in found and not same_protocol(self._with_todays_digest(found), new):
             return "its values are of another protocol or of other samples, or by another version of graf"
         return ""
+
+
+def _of_the_data_of(result: dict, kept: dict) -> dict:
+    """The part of a file's content that is not of other data than a new result."""
+    new = next((some for some in (result, *result.values()) if isinstance(some, dict) and "real_fingerprint" in some), {})
+    others = {name for name, entry in kept.items() if isinstance(entry, dict) and _differ(entry, new, "real_fingerprint")}
+    if _differ(kept, new, "real_fingerprint"):
+        others |= {"values", "warnings"}
+    return {name: entry for name, entry in kept.items() if name not in others}
+
+
+def _differ(earlier: dict, new: dict, term: str) -> bool:
+    """Whether both have the term, and not the same."""
+    return term in earlier and term in new and earlier[term] != new[term]

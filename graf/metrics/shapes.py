@@ -68,7 +68,8 @@ class Subject:
 
     @property
     def terms(self) -> dict:
-        return {"n_objects": self.n, "seed": self.seed, "truncation": self.truncation}
+        of_data = {"real_fingerprint": self.dataset.fingerprint}
+        return {"n_objects": self.n, "seed": self.seed, "truncation": self.truncation} | of_data
 
 
 class Surfaces(NamedTuple):
@@ -113,9 +114,13 @@ def silhouette_variety(subject: Subject) -> dict:
     variety, of_cameras = dissimilarity(masks), 0.0
     if not torch.equal(poses, poses[:1].expand_as(poses)):
         of_cameras = variety_of_cameras(subject.generator, objects, poses, side)
+    share = share_of_variety(variety, of_data["variety_data"], of_cameras)
+    if share is None and of_data["variety_data"] is not None:
+        of_data["unavailable"] = "the cameras alone change silhouettes as much as the objects of the data do"
+        log.warning("variety is not compared with the data's own: %s", of_data["unavailable"])
     return {
         "variety": variety,
-        "share_of_data": share_of_variety(variety, of_data["variety_data"], of_cameras),
+        "share_of_data": share,
         "variety_of_cameras": of_cameras,
         "empty_share": (~masks.any(dim=(1, 2))).float().mean().item(),
         **of_data,
@@ -150,7 +155,8 @@ def variety_of_cameras(generator: Generator, objects: Objects, poses: Tensor, si
 def share_of_variety(variety: float, of_data: float | None, of_cameras: float) -> float | None:
     """sqrt((variety^2 - of_cameras^2) / (of_data^2 - of_cameras^2)); None where the data has no more variety than the cameras.
 
-    Objects and cameras change an outline independently, so their squares add up.
+    Objects and cameras change an outline independently, so their squares add up where objects differ gradually. Of a generator
+    with few kinds of objects the share is larger than from one camera, to which two images of a kind are equal.
     """
     if of_data is None or of_data <= of_cameras:
         return None

@@ -55,6 +55,7 @@ class RunFiles:
     folders: list[Path]  # of evaluations, the newest first
     pictures: list[Path]  # of the newest evaluation, and videos, colours first
     measured: dict  # content of the newest metrics.json
+    is_of_newest: bool  # whether that is of the newest evaluation
     samples: list[list[Path]]  # of each step of training, the newest first
     videos: list[list[Path]]
     overview: list[Path]  # pictures and videos of all of training
@@ -104,12 +105,14 @@ class RunFiles:
 
     @property
     def newest_result(self) -> tuple[dict, int]:
-        """The newest result of `metrics.measure` and its step, of an evaluation, or else of training; {} without any."""
-        match self.measured:
-            case {"values": dict(), "extractor": str(), "step": int(step)}:
-                return self.measured, step
+        """The result of `metrics.measure` that the page begins with, and its step: of the newest evaluation, or else the later
+        one of an earlier evaluation and of training; {} without any."""
         newest = self.history.newest
-        return (newest.newest, newest.newest_step) if newest else ({}, 0)
+        in_training = (newest.newest, newest.newest_step) if newest else ({}, 0)
+        match self.measured:
+            case {"values": dict(), "extractor": str(), "step": int(step)} if self.is_of_newest or step >= in_training[1]:
+                return self.measured, step
+        return in_training
 
     def _named(self, *stems: str) -> list[Path]:
         """Pictures of the newest evaluation whose names begin with one of these."""
@@ -160,13 +163,15 @@ def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Emb
     rows, newest = run_dir / "metrics.jsonl", folders[0] if folders else None
     samples, videos = (_by_step(run_dir / name, embedder) for name in ("samples", "videos"))
     paths = sorted(filter(is_shown, _of_evaluation(newest, embedder)[0]), key=colours_first) if newest else []
+    contents = [_json(folder / "metrics.json", embedder) for folder in folders]
     return RunFiles(
         run_dir,
         read_history(rows, max_points) if embedder.has_file(rows) else History(max_points),
         _config(run_dir / "config.yaml", embedder),
         folders,
         paths,
-        next(filter(None, (_json(folder / "metrics.json", embedder) for folder in folders)), {}),
+        next(filter(None, contents), {}),
+        bool(contents and contents[0]),
         *([files for step, files in found.items() if step >= 0] for found in (samples, videos)),
         [path for found in (samples, videos) for path in found.get(-1, []) if is_shown(path)],
     )
@@ -197,6 +202,8 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     if run.folders and not views:
         views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
     views += [field_sentence(sweep)] if isinstance(sweep, dict) else []
+    found_at = run.measured.get("step")
+    earlier = [] if run.is_of_newest or not isinstance(found_at, int) else [f"Numbers here are of step {found_at:,}."]
     warnings = [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
     like = f"Samples have not been compared with their nearest training images: {measure} --neighbours does that."
     if run.compared:
@@ -205,8 +212,8 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     return {
         "measured": protocol_sentence(result, step) if result else unmeasured,
         "progress": progress_sentence(run.history),
-        "agreement": [*filter(None, views)],
-        "shortcomings": [*shortcomings(run.measured, run.history, run.config), *warnings],
+        "agreement": [*(earlier if isinstance(found, dict) else []), *filter(None, views)],
+        "shortcomings": [*earlier, *shortcomings(run.measured, run.history, run.config), *warnings],
         "memorised": like if run.folders else "",
     }
 

@@ -27,9 +27,15 @@ def protocol_sentence(result: dict, step: int) -> str:
     """The protocol of a result of `metrics.measure`, without its digests."""
     return (
         f"Measured at step {step:,} over {result.get('n_fake', '?')} generated and {result.get('n_real', '?')} real images at "
-        f"{result.get('resolution', '?')} pixels, in the features of {result.get('extractor', '?')}. Lower is better; a number "
-        "under another protocol cannot be compared with it."
+        f"{result.get('resolution', '?')} pixels, in the features of {result.get('extractor', '?')}{truncated(result)}. Lower "
+        "is better; a number under another protocol cannot be compared with it."
     )
+
+
+def truncated(result: dict) -> str:
+    """That a result is of scaled latents; "" where it is not."""
+    truncation = finite_number(result.get("truncation"))
+    return "" if truncation in (None, 1) else f", of latents scaled by {truncation:g}"
 
 
 def progress_sentence(history: History) -> str:
@@ -62,7 +68,7 @@ def agreement(found: dict) -> Iterator[str]:
             f"Views {verdict}: a point of the surface, carried by its depth to {camera}, meets a "
             f"colour that differs by {error:.1f} of 255 steps on average"
             + (f", over the {share:.0%} of the surface that can be compared" if share is not None else "")
-            + f" ({pairs} objects)."
+            + f" ({pairs} objects{truncated(found)})."
         )
         before = finite_number(found.get("depth_warp_error_nerf"))
         if stage == "refined" and before is not None:
@@ -90,10 +96,15 @@ def memorised(found: dict) -> str:
     share, samples = finite_number(found.get("share_nearer")), found.get("n_samples", "?")
     if share is None:
         return ""
+    differ = found.get("objects_differ")  # not in older files
+    others = "those of other objects" if differ else "one another"
+    scaled = f"{truncated(found)}," if truncated(found) else ""
+    said = f"{share:.0%} of {samples} samples{scaled} are nearer to a training image than training images are to"
+    if differ is False:
+        return f"{said} {others}."
     return (
-        f"{share:.0%} of {samples} samples are nearer to a training image than training images are to one another. About 50% "
-        "means new objects of the same kind, nearly all means memorised images, and nearly none that samples do not look "
-        "like the data yet."
+        f"{said} {others}. About 50% means new objects of the same kind, nearly all means memorised images, and nearly none "
+        "that samples do not look like the data yet."
     )
 
 
@@ -125,7 +136,8 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
     for name, text in MEASURES.items():
         if isinstance(entry := measured.get(name), dict):
             with contextlib.suppress(KeyError, ValueError):  # what could not be measured
-                yield text.format(**{key: value for key, value in entry.items() if finite_number(value) is not None})
+                said = text.format(**{key: value for key, value in entry.items() if finite_number(value) is not None})
+                yield said + (f" This is{truncated(entry).removeprefix(',')}." if truncated(entry) else "")
     for name, curve in history.training.items():
         if curve.not_finite:
             yield f"{name} was not finite in {curve.not_finite} of the rows of training."

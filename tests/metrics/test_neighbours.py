@@ -21,7 +21,7 @@ from test_measure import Photographs, checkers
 class TrainingSet(Photographs):
     """Photographs with file names and classes, unposed."""
 
-    labels_at = Views.labels_at
+    labels_at, objects = Views.labels_at, Views.objects
 
     def __init__(self, images):
         super().__init__(images)
@@ -44,7 +44,7 @@ def test_points_on_a_line():
 
 def test_what_is_excluded_is_no_neighbour_but_its_twin_is():
     known = torch.tensor([[0.0], [5.0], [5.0], [7.0]])
-    distance, index = nearest(known, known, k=1, excluded=torch.arange(4))
+    distance, index = nearest(known, known, k=1, apart=(torch.arange(4), torch.arange(4)))
     assert distance[:, 0].tolist() == [5, 0, 0, 2]
     assert index[1:3, 0].tolist() == [2, 1]
     assert index[3, 0] in (1, 2)
@@ -60,7 +60,7 @@ def test_blocks_find_what_one_matrix_finds(monkeypatch, at_once):
     assert torch.equal(index, expected.indices)
     torch.testing.assert_close(distance.double(), expected.values, rtol=1e-5, atol=0)
     itself = torch.arange(30, 60)
-    alone = nearest(known[itself], known, k=1, excluded=itself)[0]
+    alone = nearest(known[itself], known, k=1, apart=(itself, torch.arange(len(known))))[0]
     gram = torch.cdist(known.double(), known.double()).fill_diagonal_(torch.inf)[itself].min(dim=1).values
     torch.testing.assert_close(alone[:, 0].double(), gram, rtol=1e-5, atol=0)
 
@@ -95,6 +95,22 @@ def test_the_typical_distance_is_the_median_over_the_nearest_others(extractor):
     images = checkers(5, seed=1)
     found = find_neighbours([as_uint8(images)], TrainingSet(images), extractor, 2, batch_size=5)
     assert found.typical_distance == pytest.approx(found.distance[:, 1].median().item(), rel=1e-4)
+
+
+def test_the_typical_distance_is_to_another_object(extractor, monkeypatch):
+    """Of each object there are two nearly equal views."""
+    views = checkers(4, seed=1).repeat_interleave(2, 0)
+    views[1::2] *= 0.99
+    dataset, new = TrainingSet(views), [as_uint8(checkers(6, seed=9))]
+    as_photographs = find_neighbours(new, dataset, extractor, 2, batch_size=4)
+    dataset.files = [f"car_{i // 2}/{i}.png" for i in range(8)]
+    found = find_neighbours(new, dataset, extractor, 2, batch_size=4)
+    of_each = find_neighbours(new, TrainingSet(views[::2]), extractor, 2, batch_size=4)
+    assert found.objects_differ and found.typical_distance == pytest.approx(of_each.typical_distance, rel=0.2)
+    assert as_photographs.typical_distance < 0.3 * found.typical_distance
+    dataset.posed, dataset.files = True, ["car/a.png"] * 8
+    of_one = find_neighbours(new, dataset, extractor, 2, batch_size=4)
+    assert not of_one.objects_differ and of_one.typical_distance == as_photographs.typical_distance
 
 
 def test_one_photograph_is_too_few(extractor):

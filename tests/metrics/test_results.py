@@ -165,3 +165,25 @@ def test_a_default_that_changes_leaves_the_digest_as_it_was():
     assert rendering_sha256(load_config("film_64")) == digest_of({})
     assert rendering_sha256(load_config("film_64", ["nerf.samples_per_ray=16"])) == digest_of({"nerf.N_samples": 16})
     assert rendering_sha256(load_config("film_64", ["data.alpha=auto"])) == digest_of({"data.alpha": "auto"})
+
+
+def test_results_of_other_images_are_set_aside(results, caplog):
+    of_run = results()
+    entry = {"error": 1.0, "real_fingerprint": "aa"} | of_run.rendered_by
+    of_run.keep({"values": {"kid": 0.5}, "warnings": [], "real_fingerprint": "aa"} | of_run.rendered_by)
+    of_run.keep({"haze": entry})
+    of_run.keep({"memorised": entry | {"held_out_fingerprint": "h1"}})
+    of_run.keep({"sweep": {"error": 1.0} | of_run.rendered_by})
+    assert len(files_of(of_run)) == 1
+    of_run.keep({"variety": entry | {"real_fingerprint": "bb"}})
+    found = files_of(of_run)
+    assert "results of other data; it is now metrics_1.json" in caplog.text
+    assert found["metrics_1.json"].keys() >= {"values", "haze", "memorised", "sweep"}
+    assert {"variety", "sweep"} == found["metrics.json"].keys() & {"variety", "sweep", "values", "haze", "memorised"}
+    of_run.keep({"memorised": entry | {"real_fingerprint": "bb", "held_out_fingerprint": "h1"}})
+    of_run.keep({"memorised": entry | {"real_fingerprint": "bb", "held_out_fingerprint": "h2"}})
+    assert files_of(of_run)["metrics_2.json"]["memorised"]["held_out_fingerprint"] == "h1"
+
+
+def test_latents_of_another_distribution_are_other_images():
+    assert rendering_sha256(load_config("film_64", ["z_dist.type=uniform"])) == digest_of({"z_dist.type": "uniform"})

@@ -2,7 +2,7 @@
 
 from graf.reporting.curves import History, read_history
 from graf.reporting.run_status import distances
-from graf.reporting.story import agreement, field_sentence, memorised, progress_sentence, shortcomings
+from graf.reporting.story import agreement, field_sentence, memorised, progress_sentence, protocol_sentence, shortcomings
 
 import pytest
 from test_curves import LITE, result, write_rows
@@ -87,3 +87,19 @@ def test_kid_over_training_names_its_lowest(tmp_path):
 def test_ccsr_keeps_to_the_field():
     assert field_sentence({"low_resolution_error": 4e-7}).endswith("to within 0.0001 of 255 steps.")
     assert field_sentence({"low_resolution_error": 0.02}).endswith("to within 2.5500 of 255 steps.")
+
+
+def test_scaled_latents_are_told_with_each_number():
+    scaled = {"truncation": 0.3}
+    assert ", of latents scaled by 0.3." in protocol_sentence({"n_fake": 20} | scaled, 5)
+    assert "(64 objects, of latents scaled by 0.3)." in " ".join(agreement(GOOD | scaled))
+    assert memorised({"share_nearer": 0.5, "n_samples": 64} | scaled).startswith("50% of 64 samples, of latents scaled by 0.3,")
+    said = " ".join(shortcomings({"haze": {"haze": 1.0} | scaled}, History(), {}))
+    assert "in the data it is clear. This is of latents scaled by 0.3." in said
+    assert "scaled" not in protocol_sentence({"truncation": 1.0}, 5) + " ".join(agreement(GOOD | {"truncation": 1.0}))
+
+
+def test_what_neighbours_tell_depends_on_whether_objects_differ():
+    found = {"share_nearer": 0.5, "n_samples": 64}
+    assert "than training images are to those of other objects. About 50% means" in memorised(found | {"objects_differ": True})
+    assert memorised(found | {"objects_differ": False}).endswith("than training images are to one another.")
