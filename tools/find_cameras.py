@@ -144,7 +144,8 @@ def tell_results(last: Round, photographs: Views, page: Path, config: Config) ->
     """Log where the cameras are that the last round found, and whether they can be trusted; config: the asked one."""
     for file, home, _ in rounds.camera_files(last.out / rounds.CAMERAS, photographs, config.data):
         if file.exists():
-            log.info("%s: the cameras by the names of your files; copy it to %s", file, home / TRANSFORMS)
+            read = "" if config.data.labels == "auto" else ", and set data.labels: auto to train with it"
+            log.info("%s: the cameras by the names of your files; copy it to %s%s", file, home / TRANSFORMS, read)
     data, default = config.data, Config().data
     cut = [f"data.{key}={as_yaml(getattr(data, key))}" for key in CUTTING_KEYS if getattr(data, key) != getattr(default, key)]
     if cut:

@@ -15,7 +15,8 @@ from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
 from graf.data.decoding import EXTENSIONS, open_rgb
-from graf.data.folders import NAME_YOURS, TRANSFORMS, camera_file, camera_files, find_folders
+from graf.data.folders import NAME_YOURS, TRANSFORMS, Item, camera_file, camera_files, find_folders
+from graf.data.labels.placement import is_out_of_reach
 from graf.data.validation import raise_or_skip
 from graf.errors import GrafError
 from graf.inversion.targets import read_target
@@ -52,6 +53,7 @@ def main() -> int:
     paths = [path for inside in homes.values() for path in inside]
     images = read_all(paths, data)
     poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)
+    poses = within_reach(poses, paths, data)
     sizes = [open_rgb(path, data.background).size for path in paths]
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
@@ -68,6 +70,23 @@ def main() -> int:
         check += ["--set", *changed]
     log.info("%s draws them", as_typed(*check))
     return 0
+
+
+def within_reach(poses: Tensor, paths: list[Path], data: DataConfig) -> Tensor:
+    """Cameras (N, 3, 4) of which those at whose distance nothing would be seen have the median distance of the others; the log
+    names one. Where most are such, the estimator has its reasons, and all stay."""
+    outside = is_out_of_reach([Item(path, 0, pose_c2w=pose) for path, pose in zip(paths, poses, strict=True)], data)
+    if not outside.any() or 2 * outside.sum() >= len(paths):
+        return poses
+    distances, moved = poses[..., 3].norm(dim=-1), poses.clone()
+    usual, first = distances[~outside].median(), int(outside.nonzero()[0])
+    log.warning(
+        "%d of %d cameras were estimated at a distance from which nothing is seen, such as %.3g of %s; they get that of the "
+        "others, %.3g",
+        *(int(outside.sum()), len(paths), distances[first], paths[first], usual),
+    )
+    moved[outside, :, 3] *= (usual / distances[outside])[:, None]
+    return moved
 
 
 def photographs_by_home(photos: Path, data: DataConfig) -> dict[Path, list[Path]]:

@@ -26,7 +26,7 @@ from graf.data.advice.warnings import with_steps
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.rng import seeded_rng
-from graf.runtime.command_line import Parser, whole_number
+from graf.runtime.command_line import Parser, as_typed, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import claim_folder, file_sha256, whole_file, write_text, write_unless_changed
 from meshes.reading import SUFFIXES, read_mesh
@@ -121,7 +121,8 @@ def main() -> int:
     config_file = arguments.out / "config.yaml"
     write_licences(arguments.out / "LICENSES", list(rendered))
     write_config(config_file, layer, config, len(views))
-    log.info("%d images of %d meshes; train with: python train.py --config %s", len(views), len(rendered), config_file)
+    training = as_typed("python", "train.py", "--config", config_file)
+    log.info("%d images of %d meshes; train with: %s", len(views), len(rendered), training)
     return 0
 
 

@@ -62,6 +62,7 @@ from graf.pose.accuracy import accuracy_warning, cameras_of, pose_accuracy
 from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
+from graf.runtime.command_line import as_typed
 from graf.runtime.console import progress
 from graf.runtime.device import choose_device, clean_up, freeze_imports, keep_freed_memory
 from graf.runtime.files import make_writable_folder
@@ -466,7 +467,7 @@ class Evaluation:
         folder = inversion_folder(self.out / INVERSIONS, targets, names)
         checkpoint = self.results.checkpoint, self.step
         files = write_inversion(self.generator, inversion, targets, folder, names, checkpoint, self.footer)
-        log.info("other jobs, and view.py, show this object with --latents %s", folder / NAME)
+        log.info("other jobs, and view.py, show this object with --latents %s", as_typed(folder / NAME))
         return files + (self.tune(inversion, folder) if self.flags.tune else [])
 
     def tune(self, inversion: Inversion, folder: Path) -> list[Path]:
@@ -483,7 +484,8 @@ class Evaluation:
         write_export(file, tuned, self.step, self.data_fingerprint)
         footer = None if self.flags.plain else f"{self.of_step}, tuned in {settings.steps:,} steps"
         files = write_inversion(tuned, seen, targets, out, names, (file, self.step), footer)
-        log.info("the tuned model: eval.py and view.py show it with --checkpoint %s --latents %s", file, out / NAME)
+        flags = as_typed("--checkpoint", file, "--latents", out / NAME)
+        log.info("the tuned model: eval.py and view.py show it with %s", flags)
         return [file, *files]
 
     def export(self) -> list[Path]:

@@ -18,6 +18,7 @@ from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
 from graf.data.masks import Masks, find_masks
 from graf.errors import DataError, GrafError
+from graf.runtime.command_line import as_typed
 
 from torch import Tensor
 
@@ -127,7 +128,7 @@ def _all_folders(data: DataConfig) -> Found:
                 continue
             if _is_prepared(Path(root)):
                 images, config = Path(root, IMAGES), Path(root, CONFIG)
-                cure = f"its images are in {images}: name that folder, or take --config {config}"
+                cure = f"its images are in {images}: name that folder, or take --config {as_typed(config)}"
                 found.faults.append(Fault(root, f"was made by prepare_photos.py; {cure}"))
                 continue
             searched, n_faults, unread = os.path.realpath(root) in seen, len(found.faults), Counter()

@@ -21,6 +21,7 @@ from graf.data.labels.placement import depth_faults
 from graf.data.masks import find_masks
 from graf.data.views import edge_pixels
 from graf.errors import GrafError
+from graf.runtime.command_line import as_typed
 
 import torch
 from torch import Tensor
@@ -82,8 +83,8 @@ def warn_of_backgrounds(paths: Sequence[Path | str], targets: Tensor, data: Data
         if share > BACKGROUND_SHARE:
             log.warning(
                 "%s: %.0f %% of its edge is not data.background, and the model learned from objects that are cut out; cut this "
-                "one out first: python tools/prepare_photos.py %s FOLDER",
-                *(path, 100 * share, path),
+                "one out first: %s FOLDER",
+                *(path, 100 * share, as_typed("python", "tools/prepare_photos.py", path)),
             )
 
 

@@ -1,5 +1,6 @@
 """Makes the PNG of one photograph, cut out and cropped, with a note of how, by which an interrupted run is continued."""
 
+import hashlib
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from graf.config.name_pattern import NAMED_BY_RANK
 from graf.config.strict import one_line
+from graf.data.decoding import UNREADABLE
 from graf.photographs.cropping import Box, Extent, around, centre_square, cropped, extent, unevenly
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
@@ -116,7 +118,7 @@ def _extent_if_ours(made: Made) -> Extent | None:
 
 def _write(file: Path, image: Image.Image, note: dict) -> None:
     info = PngImagePlugin.PngInfo()
-    info.add_text(NOTE, json.dumps(note))
+    info.add_text(NOTE, json.dumps(note | {"pixels": _digest(image)}))
     with whole_file(file) as temporary:
         image.save(temporary, pnginfo=info)
 
@@ -156,12 +158,17 @@ def made_before(source: Source, file: Path) -> Made | None:
 
 
 def _note(file: Path) -> dict:
-    """The notes of `make_photograph` in a PNG; {} where it did not make it."""
+    """The notes of `make_photograph` in a PNG; {} where it did not make its pixels: who edits them may keep the text."""
     try:
         with Image.open(file, formats=("PNG",)) as image:
-            return json.loads(image.text[NOTE])
-    except (OSError, ValueError, KeyError):
+            note = json.loads(image.text[NOTE])
+            return note if note.get("pixels") in (None, _digest(image)) else {}  # older notes have none
+    except UNREADABLE + (KeyError, AttributeError):
         return {}
+
+
+def _digest(image: Image.Image) -> str:
+    return hashlib.sha256(repr((image.mode, image.size)).encode() + image.tobytes()).hexdigest()[:16]
 
 
 def remove_stale(folder: Path, made: set[Path]) -> None:

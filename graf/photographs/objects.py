@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import NamedTuple
 
 from graf.config.name_pattern import NamePattern
@@ -38,9 +39,14 @@ def colours(image: Image.Image) -> np.ndarray:
     return histogram / max(1.0, histogram.sum())
 
 
-def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], posed_by: NamePattern | None) -> Count:
+def count_objects(
+    sources: Iterable[Source],
+    colours_of: dict[str, np.ndarray],
+    posed_by: NamePattern | None,
+    object_of: Mapping[Path, str] = MappingProxyType({}),
+) -> Count:
     """Count the different objects of photographs. colours_of: `colours` by place; posed_by: the pattern of their names where
-    they have cameras, None without.
+    they have cameras, None without; object_of: the objects that a file of cameras names, by photographs' files.
 
     A video is one object, and so is a folder of photographs with cameras whose names have no <object>. Names such as bus_01
     and bus_02 are one object where a folder has several such names; a telephone's own names say nothing. Other photographs of a
@@ -57,7 +63,9 @@ def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], 
     ways["by videos"] = len(videos)
     for inside in folders.values():
         stems = [_stem(source.place) for source in inside]
-        if posed_by:
+        if posed_by and (told := {object_of[source.file] for source in inside if source.file in object_of}):
+            ways["by their cameras' file"] += len(told)
+        elif posed_by:
             named = {(posed_by.read(PurePosixPath(source.place).stem) or {}).get("object") for source in inside}
             ways["by folders and <object>" if "object" in posed_by.parts else "by folders"] += len(named)
         elif all(stems) and 1 < len(set(stems)) < len(inside):

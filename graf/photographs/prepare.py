@@ -16,6 +16,7 @@ from graf.config.strict import one_line
 from graf.data.decoding import stored_orientation
 from graf.data.folders import IMAGES, Folder, camera_file
 from graf.data.labels import FILES, label_source
+from graf.data.labels.names import is_azimuth
 from graf.data.validation import warn_of_turned
 from graf.errors import DataError
 from graf.photographs.duplicates import Look, duplicates, look_of
@@ -27,6 +28,7 @@ from graf.photographs.sources import (
     Found,
     Source,
     find_sources,
+    objects_of_frames,
     output_names,
     photograph_of,
     read_transforms,
@@ -106,7 +108,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]
     colours_of = {each.source.place: _colours_in(each.file) for each in made}
-    counted = count_objects(kept, colours_of, None if labels == "none" else pattern)
+    counted = count_objects(kept, colours_of, None if labels == "none" else pattern, objects_of_frames(cameras))
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
     more = {"cameras": cameras, "others": found.others, "renamed": renamed, "name_pattern": options.name_pattern}
     return Prepared(made, left_out, labels, counted, len(found.videos), **more)
@@ -203,9 +205,14 @@ def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict
     for each in examined:
         path = Path(each.source.place)
         name = f"{path.parent}/{path.stem.lower()}"  # names that differ in capitals alone are one on some disks
-        if pattern.read(path.stem) is None:
+        parts = pattern.read(path.stem)
+        if parts is None:
             left_out[each.source.place] = (
                 "no camera in its name, while others have one; --labels none takes all without cameras"
+            )
+        elif pattern.azimuth == "azimuth_deg" and not is_azimuth(parts["azimuth_deg"], pattern):
+            left_out[each.source.place] = (
+                f"the azimuth {parts['azimuth_deg']} in its name is outside [0, 360) degrees; rename it"
             )
         elif name in kept:
             left_out[each.source.place] = f"the same camera as {kept[name].source.place}, by its name"

@@ -143,6 +143,13 @@ def photograph_of(frame: dict, file: Path) -> Path | None:
         return None
 
 
+def objects_of_frames(cameras: dict[Path, dict]) -> dict[Path, str]:
+    """The photographs of which a transforms.json names the object, and its name."""
+    frames = ((frame, file) for file, content in cameras.items() for frame in content["frames"])
+    named = {photograph_of(frame, file): str(frame["object"]) for frame, file in frames if frame.get("object")}
+    return {photograph: name for photograph, name in named.items() if photograph}
+
+
 def with_masks_of_frames(photographs: list[Source], cameras: dict[Path, dict]) -> list[Source]:
     """The photographs with the masks that frames of each transforms.json name as their mask_path, and without these masks.
 

@@ -36,6 +36,13 @@ def test_names_with_cameras_may_tell_the_object():
     assert counted(found, "<object>_<elevation_deg>_<azimuth_deg>") == (3, "3 by folders and <object>")
 
 
+def test_a_file_of_cameras_may_tell_the_object():
+    found = sources("x/a.png", "x/b.png", "x/c.png", "y/d.png")
+    object_of = {Path("x/a.png"): "car", Path("x/b.png"): "van", Path("x/c.png"): "car"}
+    counted = count_objects(found, {}, name_pattern(NAMED_BY_RANK), object_of)
+    assert counted == (3, "2 by their cameras' file, 1 by folders")
+
+
 @pytest.mark.parametrize("names", [("bus_01", "bus_02", "van_01"), ("car3-066-153", "car3-066-180", "car5-000-000")])
 def test_names_of_objects_are_objects(names):
     assert counted(sources(*(f"{name}.jpg" for name in names))) == (2, "2 by file names")

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import shlex
+from pathlib import Path
 
 from graf.camera import azimuth_and_v, poses_at
 from graf.commands.eval import Evaluation
@@ -133,6 +134,18 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
     frames = json.loads((tmp_path / "photos" / "transforms.json").read_text())["frames"]
     assert [frame["confidence"] for frame in frames] == [0.25] * 5
     assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
+
+
+def test_a_camera_from_which_nothing_is_seen_gets_the_distance_of_the_others(run_dir, caplog):
+    data, paths = load_estimator(run_dir).config.data, [Path(f"{i}.png") for i in range(5)]
+    poses = poses_at(torch.arange(5.0), 0.35, torch.tensor([3.6, 3.5, 3.7, 0.4, 3.6]))
+    moved = label_poses.within_reach(poses, paths, data)
+    torch.testing.assert_close(moved[..., 3].norm(dim=-1), torch.tensor([3.6, 3.5, 3.7, 3.6, 3.6]))
+    torch.testing.assert_close(moved[3, :, :3], poses[3, :, :3])
+    assert "1 of 5 cameras were estimated at a distance from which nothing is seen, such as 0.4 of 3.png" in caplog.text
+    assert label_poses.within_reach(moved, paths, data) is moved
+    near = poses_at(torch.arange(5.0), 0.35, 0.4)
+    assert label_poses.within_reach(near, paths, data) is near
 
 
 @pytest.mark.parametrize(("own_images", "n_classes"), [(0, 2), (2, 1)])

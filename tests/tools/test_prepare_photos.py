@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from command_line import call
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 from scenes import busy, cut, mask_of, scene
 
 TOOL = "tools/prepare_photos.py"
@@ -144,6 +145,9 @@ def test_names_that_are_cameras_keep_their_names_and_the_centre_square(tmp_path)
     expected = np.asarray(mask_of(1, shift=(10, 0)).crop((20, 0, 140, 120)))
     assert ((made["0_0000.png"][..., 3] > 127) != (expected > 127)).mean() < 0.02
     assert "no camera in its name" in reasons(tmp_path / "set")["mug/holiday.jpg"]
+    (folder / "holiday.jpg").rename(folder / "0_0360.jpg")
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    assert reasons(tmp_path / "set")["mug/0_0360.jpg"].startswith("the azimuth 0360 in its name is outside [0, 360)")
     assert "the same camera as mug/0_0090.jpg" in reasons(tmp_path / "set")["mug/0_0090.png"]
     assert "the centre square is kept" in printed
     assert "say in data.v of set/config.yaml how high the camera stood, then:" in printed
@@ -366,6 +370,22 @@ def test_a_picture_that_was_corrected_stays(photographs, tmp_path):
     printed = call(TOOL, "photos", "set", cwd=tmp_path)
     assert "3 kept, 1 left out" in printed and file.read_bytes() == b""
     assert "IMG_1.png is no picture that can be read; remove it to have it made anew" in reasons(tmp_path / "set")["IMG_1.png"]
+
+
+def test_a_picture_that_was_corrected_by_a_program_that_keeps_its_text_stays(photographs, tmp_path):
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    file, untouched = (tmp_path / "set" / "images" / name for name in ("IMG_1.png", "IMG_2.png"))
+    with Image.open(file) as image:
+        info = PngInfo()
+        info.add_text("graf_ccsr", image.text["graf_ccsr"])
+        image.putpixel((0, 0), (1, 2, 3, 4))
+        image.save(file, pnginfo=info)
+    corrected, before = file.read_bytes(), untouched.read_bytes()
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "IMG_1.png: was changed by another program, and stays as it is" in printed
+    next(photographs.glob("IMG_1.*")).unlink()
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    assert file.read_bytes() == corrected and untouched.read_bytes() == before
 
 
 def test_pictures_that_were_moved_or_copied_stay(photographs, tmp_path):

@@ -45,6 +45,12 @@ def log_warnings(dataset: Views, config: Config, evidence: Evidence | None = Non
         log.info("%s", around)
 
 
+def warn_of_unread_cameras(data: DataConfig) -> None:
+    """Warn of a file of cameras that data.labels: none leaves unread."""
+    if unread := _unread_cameras(data):
+        log.warning("%s has cameras, and data.labels: none leaves it unread; to train with them, set data.labels: auto", unread)
+
+
 def _images(data: DataConfig, evidence: Evidence) -> str:
     repeated = f", {evidence.n_different:,} of them different" if evidence.n_different < evidence.n_images else ""
     return f"{evidence.n_images:,}{repeated}, at {data.imsize} x {data.imsize} pixels"

@@ -25,12 +25,13 @@ def frames_of(items: Sequence[Item], data: DataConfig) -> list[Frame]:
     of their width and in units of that square. Otherwise it is what data.fov sees around the optical axis."""
     if not are_cropped(items, data):
         return [Frame(mask=item.mask) for item in items]
-    focals, of_squares, shifts = _lenses(items, data)
+    focals, of_squares, _ = _lenses(items, data)
+    off_centre = max(abs(offset) for item in items if item.focal is not None for offset in item.axis)
     log.info(
         "the images' focal lengths are %.3g to %.3g of their width, %.3g to %.3g of their centre square, and their optical "
         "axes up to %.1f %% of the width off the centre; each is cropped around its axis to data.fov %g, and what lies outside "
         "is data.background",
-        *(min(focals), max(focals), min(of_squares), max(of_squares), 100 * max(shifts), data.fov),
+        *(min(focals), max(focals), min(of_squares), max(of_squares), 100 * off_centre, data.fov),
     )
     return [_frame(item, data) for item in items]
 

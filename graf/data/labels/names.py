@@ -43,7 +43,7 @@ def names_have_cameras(folders: Sequence[Folder], data: DataConfig) -> bool:
     told = [
         name
         for name, parts in zip(files, read_names(folders, data), strict=True)
-        if parts is not None and _is_azimuth(parts["azimuth_deg"], pattern)
+        if parts is not None and is_azimuth(parts["azimuth_deg"], pattern)
     ]
     if 0 < 2 * len(told) < len(files):
         log.warning(
@@ -223,7 +223,7 @@ def _v(parts: dict[str, str], pattern: NamePattern, elevations: list[float], dat
     return v_of_elevation(value if pattern.elevation == "elevation_deg" else 90 - value)
 
 
-def _is_azimuth(text: str, pattern: NamePattern) -> bool:
+def is_azimuth(text: str, pattern: NamePattern) -> bool:
     """Whether a number can be meant as an azimuth: from 0 to 360 degrees, or also below 0 where the pattern was asked for."""
     return (0 if pattern.text == NAMED_BY_RANK else -360) <= float(text) < 360
 
@@ -236,7 +236,7 @@ def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, data: Dat
     if pattern.azimuth == "index":
         if data.turntable_step_deg == 0:
             return "the name has an index, but data.turntable_step_deg is 0; set it to the degrees between two pictures"
-    elif not _is_azimuth(parts["azimuth_deg"], pattern):
+    elif not is_azimuth(parts["azimuth_deg"], pattern):
         azimuth = parts["azimuth_deg"]
         return (
             f"the azimuth {azimuth} is outside [0, 360) degrees; name the file for the angle {float(azimuth) % 360:g} "

@@ -58,8 +58,8 @@ def with_lens(items: Sequence[Item], data: DataConfig, scaled: bool) -> DataConf
 
 def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: DataConfig, scaled: bool) -> dict[str, Any]:
     """Other values for what the config leaves to the cameras, logged: their field of view and distance, and depths that hold an
-    object as deep as the frame is wide at its place. Empty where the default's fit, and where cameras have an odd distance,
-    as in another unit, or odd distances.
+    object as deep as the frame is wide at its place. Empty where the default's fit; the field of view alone where cameras look
+    away, or have an odd distance, as in another unit, or odd distances.
 
     groups: images by the file that has their cameras. lens: the config from `with_lens`. scaled: the cameras were scaled to its
     data.radius.
@@ -67,31 +67,36 @@ def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: Da
     posed = [item for found in groups.values() for item in found if item.pose_c2w is not None]
     if not posed:
         return {}
-    depths, distances = depth_of_origin(posed), distances_of(posed)
+    fitting = _fitting(posed, data, lens, scaled)
+    settings = {key: value for key, value in fitting.items() if key in left_to_cameras(data) and value != getattr(data, key)}
+    if settings:
+        log.info(
+            "%s, by the cameras of %s; of these keys, one that has another value than the default's is left to you",
+            *(keys_in_words(settings), listed_places(list(groups))),
+        )
+    return settings
+
+
+def _fitting(posed: Sequence[Item], data: DataConfig, lens: DataConfig, scaled: bool) -> dict[str, Any]:
+    """Values of OF_CAMERAS that fit the cameras, in that order; arguments and what is empty as for `camera_settings`."""
+    depths, distances, default = depth_of_origin(posed), distances_of(posed), DataConfig()
     is_ahead = depths > 0
     if not is_ahead.any():
-        return {}
-    default, depths, distances = DataConfig(), depths[is_ahead], distances[is_ahead]
+        return {"fov": lens.fov}
+    depths, distances = depths[is_ahead], distances[is_ahead]
     at_radius = lens.radius == default.radius if scaled else not stands_elsewhere(distances, default)
     if lens.fov == default.fov and at_radius and not is_out_of_reach(posed, default).any():
         return {}
     nearest, mean, farthest = (value.item() for value in (distances.min(), distances.mean(), distances.max()))
-    free = left_to_cameras(data)
-    named = "radius" not in free and (scaled or not stands_elsewhere(distances, lens))  # in the unit that the user has
+    own_radius = "radius" not in left_to_cameras(data)
+    named = own_radius and (scaled or not stands_elsewhere(distances, lens))  # in the unit that the user has
     if farthest > FARTHEST * nearest or not (named or has_usual_size(mean, lens.fov)):
-        return {}
-    radius = lens.radius if scaled or "radius" not in free else radius_of(nearest, farthest)
+        return {"fov": lens.fov}
+    radius = lens.radius if scaled or own_radius else radius_of(nearest, farthest)
     off_axis = (distances - depths).max().item()  # of an object that is not in the middle of its frames
-    fitting = reach(nearest, farthest, rounded(mean * half_width(lens.fov), 3), radius, off_axis)
-    fitting |= {"fov": lens.fov, "radius": radius}
-    settings = {key: fitting[key] for key in free if fitting[key] != getattr(data, key)}
-    if not settings:
-        return {}
-    log.info(
-        "%s, by the cameras of %s; of these keys, one that has another value than the default's is left to you",
-        *(keys_in_words(settings), listed_places(list(groups))),
+    return {"fov": lens.fov, "radius": radius} | reach(
+        nearest, farthest, rounded(mean * half_width(lens.fov), 3), radius, off_axis
     )
-    return settings
 
 
 def _fov(items: Sequence[Item], data: DataConfig) -> float | None:

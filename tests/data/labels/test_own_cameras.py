@@ -10,7 +10,7 @@ from pathlib import Path
 from graf.camera import poses_at
 from graf.config import load_config
 from graf.data import build_dataset, with_cameras_of, with_trained_cameras
-from graf.data.advice.summary import log_summary, log_warnings
+from graf.data.advice.summary import log_summary, log_warnings, warn_of_unread_cameras
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
 from graf.rays import depth_bounds
@@ -405,6 +405,31 @@ def test_cameras_that_are_not_read_are_told_of(tmp_path, caplog):
     settings = config(posed(tmp_path / "a").parent, "data.labels=none")
     log_summary(build_dataset(settings), settings)
     assert f"cameras: {tmp_path / 'a' / 'transforms.json'} has them, and data.labels: none leaves it unread" in caplog.text
+
+
+def test_training_warns_of_cameras_that_are_not_read(tmp_path, caplog):
+    data = config(posed(tmp_path / "a").parent, "data.labels=none").data
+    warn_of_unread_cameras(data)
+    warn_of_unread_cameras(dataclasses.replace(data, labels="auto"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'a' / 'transforms.json'} has cameras, and data.labels: none leaves it unread; to train with them, set "
+        "data.labels: auto"
+    ]
+
+
+def test_cameras_that_look_away_are_one_fault_each(tmp_path):
+    """Their field of view is taken all the same."""
+    folder = posed(tmp_path)
+    file = folder / "transforms.json"
+    content = json.loads(file.read_text())
+    for frame in content["frames"]:
+        for row in frame["transform_matrix"][:3]:
+            row[1], row[2] = -row[1], -row[2]  # as OpenCV's cameras look
+    file.write_text(json.dumps(content))
+    with pytest.raises(DataError) as error:
+        build_dataset(config(folder), take_cameras=True)
+    assert "data.camera_axes: opencv" in str(error.value) and "data.fov" not in str(error.value)
+    assert build_dataset(config(folder, "data.camera_axes=opencv"), take_cameras=True).camera_settings["fov"] == 50
 
 
 def test_names_tell_heights_alone(tmp_path):
