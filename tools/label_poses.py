@@ -14,7 +14,7 @@ from pathlib import Path
 from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
-from graf.data.decoding import EXTENSIONS, open_rgb
+from graf.data.decoding import EXTENSIONS, upright_size
 from graf.data.folders import NAME_YOURS, TRANSFORMS, Item, camera_file, camera_files, find_folders
 from graf.data.labels.placement import is_out_of_reach
 from graf.data.validation import raise_or_skip
@@ -54,7 +54,7 @@ def main() -> int:
     images = read_all(paths, data)
     poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)
     poses = within_reach(poses, paths, data)
-    sizes = [open_rgb(path, data.background).size for path in paths]
+    sizes = [upright_size(path) for path in paths]
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
         log.info("%s: azimuth %.0f, elevation %.0f degrees", path.relative_to(args.photos), azimuth, elevation_of_v(height))

@@ -157,7 +157,7 @@ def stored_orientation(file: str | os.PathLike) -> int:
     TIFF, which Pillow turns itself, and for a file of other formats, as HEIC."""
     try:
         with Image.open(file, formats=OPENED) as image:
-            return _orientation(image)
+            return 1 if image.format == "TIFF" else _orientation(image)
     except UNREADABLE:
         return 1
 
@@ -176,9 +176,10 @@ def upright_size(file: str | os.PathLike) -> tuple[int, int] | None:
     try:
         with Image.open(file, formats=OPENED) as image:
             turned = _orientation(image) > 4
-            if image.format == "TIFF":  # which Pillow turns by itself, older versions after they have measured it
+            if image.format == "TIFF" and ExifTags.Base.Orientation in image.tag_v2:
+                # Pillow turns it by itself, older versions after they have measured it
                 stored = tuple(map(image.tag_v2.get, (ExifTags.Base.ImageWidth, ExifTags.Base.ImageLength)))
-                turned = image.tag_v2.get(ExifTags.Base.Orientation, 1) > 4 and image.size == stored
+                turned = image.tag_v2[ExifTags.Base.Orientation] > 4 and image.size == stored
             return image.size[::-1] if turned else image.size
     except UNREADABLE:
         return None

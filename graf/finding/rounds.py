@@ -18,7 +18,7 @@ from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import Config, DataConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
 from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_classes_of
-from graf.data.decoding import open_rgb
+from graf.data.decoding import upright_size
 from graf.data.folders import TRANSFORMS, is_within, matching_folders
 from graf.data.hull import data_box
 from graf.errors import GrafError
@@ -331,13 +331,6 @@ def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: fl
     return list(folders)
 
 
-def _size_of(photograph: Path, data: DataConfig) -> tuple[int, int]:
-    try:
-        return open_rgb(photograph, data.background).size
-    except ValueError:
-        raise GrafError(f"{photograph}: cannot be read any more; put it back, and run again") from None
-
-
 def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
     """Write the cameras of all photographs by the names of their own files, into `camera_files`. Returns these. data: with
     which the photographs were read."""
@@ -346,7 +339,9 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
     for file, home, rows in written_files:
         photographs = [Path(dataset.files[row]) for row in rows]
         names = [Path(os.path.relpath(photograph, home)).as_posix() for photograph in photographs]
-        sizes = [_size_of(photograph, data) for photograph in photographs]
+        sizes = [upright_size(photograph) for photograph in photographs]
+        if None in sizes:
+            raise GrafError(f"{photographs[sizes.index(None)]}: cannot be read any more; put it back, and run again")
         objects = [of_all[row] for row in rows]
         write_text(file, transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
     return [file for file, _, _ in written_files]

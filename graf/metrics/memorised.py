@@ -17,7 +17,7 @@ from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.metrics.extractors import choose_extractor, extractor_network, features
-from graf.metrics.neighbours import AT_ONCE, FEWEST_OBJECTS, images_at, nearest
+from graf.metrics.neighbours import AT_ONCE, images_at, nearest
 from graf.metrics.shapes import MOST_RAYS, OPAQUE, Subject, silhouette_distances
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import LabelSampler, fresh_renderings
@@ -36,7 +36,7 @@ MEMORISED_CAVEAT = (
     f"Samples repeat training images, or show the most typical objects alone, where p is below {ALARM:g}: they are nearer to "
     "training images than other objects are. A higher p-value does not show that none are repeated."
 )
-MOST_HELD_OUT = 256
+FEWEST_OBJECTS, MOST_HELD_OUT = 3, 256
 MOST_CELLS, HELD_OUT_PER_CELL = 8, 32  # cells at most, and held-out images that each has on average at least
 FEWEST_IN_CELL = 5  # samples and held-out images; smaller cells are taken together
 NEEDED = (

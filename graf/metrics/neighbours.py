@@ -24,7 +24,6 @@ from torch import Tensor
 
 AT_ONCE = 4096  # training images in one matrix of distances
 TYPICAL_IMAGES = 1000  # at most, for the training set's own distances
-FEWEST_OBJECTS = 3  # that names must tell apart
 SPARE = 8  # candidates per block beyond k, whose distances are computed exactly
 
 log = logging.getLogger("graf")
@@ -33,18 +32,16 @@ log = logging.getLogger("graf")
 @dataclass(frozen=True)
 class Neighbours:
     """distance and index (M, k) of each sample's nearest training images, nearest first; typical_distance: the median distance
-    of a training image to the nearest one of another object; share_nearer: the share of samples that are nearer to a training
-    image than that.
+    of a training image to the nearest one of another object, where names tell objects apart, or else to the nearest other;
+    share_nearer: the share of samples that are nearer to a training image than that.
 
-    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images. Where all
-    images show one object (not `objects_differ`), typical_distance is that to the nearest other image, and tells neither.
+    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images.
     """
 
     distance: Tensor
     index: Tensor
     typical_distance: float
     share_nearer: float
-    objects_differ: bool
 
 
 def neighbour_sheet(
@@ -81,7 +78,6 @@ def neighbour_sheet(
     summary = {
         "share_nearer": found.share_nearer,
         "typical_distance": found.typical_distance,
-        "objects_differ": found.objects_differ,
         "n_samples": len(found.distance),
         "n_training_images": len(dataset),
         "extractor": extractor.name,
@@ -96,13 +92,12 @@ def neighbour_sheet(
     }
     write_text(out / "neighbours.json", json.dumps(summary, indent=1))
     distances = found.distance[:, 0]
+    meaning = ": about 50% for new samples of the same kind, nearly all for a memorised training set" if truncation == 1 else ""
     log.info(
-        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images %.4g (median) "
-        "from %s; %.0f%% of %d samples are nearer than that%s",
-        *(distances.min(), distances.median(), extractor.name, found.typical_distance),
-        "those of other objects" if found.objects_differ else "one another",
-        *(100 * found.share_nearer, n_samples),
-        ": about 50% for new samples of the same kind, nearly all for a memorised training set" if found.objects_differ else "",
+        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images of different "
+        "objects %.4g (median) from one another; %.0f%% of %d samples are nearer than that%s",
+        *(distances.min(), distances.median(), extractor.name, found.typical_distance, 100 * found.share_nearer),
+        *(n_samples, meaning),
     )
     return found
 
@@ -126,16 +121,15 @@ def find_neighbours(
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
     objects = numbered_objects(dataset)
-    differ = len(objects.unique()) > 1
-    kinds = objects if differ else torch.arange(n)
-    typical = nearest(known[some], known, 1, apart=(kinds[some], kinds))[0].median()
-    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item(), differ)
+    typical = nearest(known[some], known, 1, apart=(objects[some], objects))[0].median()
+    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item())
 
 
 def numbered_objects(dataset: Views) -> Tensor:
-    """The number (N,) of each image's object; of photographs without cameras, whose names tell of no views, each its own."""
+    """The number (N,) of each image's object. Each image has its own where names tell none: without cameras these number
+    photographs rather than views, and names that are no more than the classes are those of folders."""
     names = dataset.objects
-    if not dataset.posed and len(set(names)) < FEWEST_OBJECTS:
+    if not dataset.posed or len(set(names)) <= len(dataset.class_names):
         return torch.arange(len(dataset))
     number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([number_of[name] for name in names])

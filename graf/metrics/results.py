@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config import Config
-from graf.config.digest import older_rendering_sha256, rendering_sha256
+from graf.config.digest import older_rendering_digests, rendering_sha256
 from graf.runtime.files import readable_object, set_aside, write_text
 
 log = logging.getLogger("graf")
@@ -167,7 +167,7 @@ class ResultFile:
     def _with_todays_digest(self, entry: object) -> Any:
         """The entry, if an earlier version wrote it of images that are rendered so, with the digest of this one."""
         digest = entry.get("rendering_sha256") if isinstance(entry, dict) else None
-        if digest is not None and digest == older_rendering_sha256(self.config):
+        if digest is not None and digest in older_rendering_digests(self.config):
             return entry | self.rendered_by
         return entry
 
@@ -180,12 +180,12 @@ class ResultFile:
         if found.keys() - self._kept_of(found).keys():
             return "it has results of images rendered with other settings, or by another version of graf"
         if found.keys() - new.keys():
-            return "it has results of other data"
+            return "it has results of other images, or of the same with other times of change"
         both = [name for name in OF_IMAGES if name in found and name in new]
         if any(found[name].get(term) != new[name].get(term) for name in both for term in TERMS):
             return "it has results of other objects or of another truncation"
         if any(_differ(found[name], new[name], term) for name in both for term in FINGERPRINTS):
-            return "it has results of other data"
+            return "it has results of other images, or of the same with other times of change"
         if "values" in found and not same_protocol(self._with_todays_digest(found), new):
             return "its values are of another protocol or of other samples, or by another version of graf"
         return ""
@@ -194,10 +194,9 @@ class ResultFile:
 def _of_the_data_of(result: dict, kept: dict) -> dict:
     """The part of a file's content that is not of other data than a new result."""
     new = next((some for some in (result, *result.values()) if isinstance(some, dict) and "real_fingerprint" in some), {})
-    others = {name for name, entry in kept.items() if isinstance(entry, dict) and _differ(entry, new, "real_fingerprint")}
-    if _differ(kept, new, "real_fingerprint"):
-        others |= {"values", "warnings"}
-    return {name: entry for name, entry in kept.items() if name not in others}
+    if _differ(kept, new, "real_fingerprint"):  # what stands beside its values too
+        kept = {name: entry for name, entry in kept.items() if name in OF_IMAGES}
+    return {name: entry for name, entry in kept.items() if not (name in OF_IMAGES and _differ(entry, new, "real_fingerprint"))}
 
 
 def _differ(earlier: dict, new: dict, term: str) -> bool:

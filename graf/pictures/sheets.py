@@ -236,8 +236,13 @@ def check_objects(generator: Generator, n: int, of_directions: bool = False) -> 
     if of_directions:
         _check_number(generator, n * len(AMOUNTS))
         return
+    fixed, most = max(INTERPOLATED**2, INTERPOLATION_FRAMES), generator.config.memory.max_test_outputs
+    if fixed > most:
+        raise GrafError(
+            f"--sheets: interpolations of {fixed} images, more than memory.max_test_outputs {most}; raise it with --set"
+        )
     of_classes = generator.n_classes if generator.class_embedding is not None else 0
-    _check_number(generator, max(n * TRUNCATIONS, n * of_classes, INTERPOLATED**2, INTERPOLATION_FRAMES))
+    _check_number(generator, n * max(TRUNCATIONS, of_classes))
 
 
 def _check_number(generator: Generator, n: int) -> None:

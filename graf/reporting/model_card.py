@@ -87,7 +87,7 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
         samples="".join(f"; {name.replace('_', ' ')} {measured[name]:g}" for name in SAMPLED_BY if name in measured),
         values={title(name): value for name, value in measured.get("values", {}).items()},
         measures={
-            name: {key.replace("_", " "): value for key, value in entry.items() if not key.endswith("sha256")}
+            name: {key.replace("_", " "): value for key, value in entry.items() if not key.endswith(("sha256", "fingerprint"))}
             for name, entry in entries.items()
         },
         caveats={"variety": VARIETY_CAVEAT, "memorised": MEMORISED_CAVEAT},

@@ -196,14 +196,14 @@ def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
 def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     """The numbers in words, by the names that report.html has for them."""
     (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
-    views = [*agreement(found)] if isinstance(found, dict) else []
+    found_at = run.measured.get("step")
+    at = "" if run.is_of_newest or not isinstance(found_at, int) else f"At step {found_at:,}: "
+    views = [f"{at}{sentence}" for sentence in agreement(found)] if isinstance(found, dict) else []
     own = (run.folder / NEWEST).is_file()  # other weights have results in a folder of their own
     measure = as_typed("eval.py", "--run", run.folder) if own else "eval.py --checkpoint FILE"
     if run.folders and not views:
         views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
-    views += [field_sentence(sweep)] if isinstance(sweep, dict) else []
-    found_at = run.measured.get("step")
-    earlier = [] if run.is_of_newest or not isinstance(found_at, int) else [f"Numbers here are of step {found_at:,}."]
+    views += [at + sentence for sentence in [field_sentence(sweep) if isinstance(sweep, dict) else ""] if sentence]
     warnings = [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
     like = f"Samples have not been compared with their nearest training images: {measure} --neighbours does that."
     if run.compared:
@@ -212,8 +212,8 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     return {
         "measured": protocol_sentence(result, step) if result else unmeasured,
         "progress": progress_sentence(run.history),
-        "agreement": [*(earlier if isinstance(found, dict) else []), *filter(None, views)],
-        "shortcomings": [*earlier, *shortcomings(run.measured, run.history, run.config), *warnings],
+        "agreement": [*filter(None, views)],
+        "shortcomings": [*shortcomings(run.measured, run.history, run.config, at), *warnings],
         "memorised": like if run.folders else "",
     }
 

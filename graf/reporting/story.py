@@ -93,18 +93,16 @@ def field_sentence(sweep: dict) -> str:
 
 def memorised(found: dict) -> str:
     """Whether samples repeat training images, from neighbours.json; "" without its numbers."""
-    share, samples = finite_number(found.get("share_nearer")), found.get("n_samples", "?")
+    share, samples, scaled = finite_number(found.get("share_nearer")), found.get("n_samples", "?"), truncated(found)
     if share is None:
         return ""
-    differ = found.get("objects_differ")  # not in older files
-    others = "those of other objects" if differ else "one another"
-    scaled = f"{truncated(found)}," if truncated(found) else ""
-    said = f"{share:.0%} of {samples} samples{scaled} are nearer to a training image than training images are to"
-    if differ is False:
-        return f"{said} {others}."
+    which = f"{share:.0%} of {samples} samples{f'{scaled},' if scaled else ''}"
+    said = f"{which} are nearer to a training image than training images are to one another."
+    if scaled:
+        return f"{said} Typical objects are near to some; unscaled latents tell whether training images are repeated."
     return (
-        f"{said} {others}. About 50% means new objects of the same kind, nearly all means memorised images, and nearly none "
-        "that samples do not look like the data yet."
+        f"{said} About 50% means new objects of the same kind, nearly all means memorised images, and nearly none that samples "
+        "do not look like the data yet."
     )
 
 
@@ -125,19 +123,20 @@ def fit_sentence(found: dict) -> str:
     return f"{psnr}: {which} not found."
 
 
-def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str]:
-    """Sentences about what is lacking, by metrics.json, the values logged in training and the config."""
+def shortcomings(measured: dict, history: History, config: dict, at: str = "") -> Iterator[str]:
+    """Sentences about what is lacking, by metrics.json (these begin with `at`), values logged in training and the config."""
     found = measured.get("consistency")
     if isinstance(found, dict):
-        yield from (f"{message[0].upper()}{message[1:]}." for message in collapse_sentences(found))
+        yield from (f"{at}{message[0].upper()}{message[1:]}." for message in collapse_sentences(found))
         generated, real = (finite_number(found.get(f"nyquist_ppm_{kind}")) for kind in ("generated", "real"))
         if generated is not None and real is not None and generated > CHECKERBOARD * real:
-            yield f"Neighbouring pixels alternate {generated / real:.1f} times as much as in the data: look for a checkerboard."
+            times = f"{generated / real:.1f} times as much as in the data"
+            yield f"{at}Neighbouring pixels alternate {times}: look for a checkerboard."
     for name, text in MEASURES.items():
         if isinstance(entry := measured.get(name), dict):
             with contextlib.suppress(KeyError, ValueError):  # what could not be measured
                 said = text.format(**{key: value for key, value in entry.items() if finite_number(value) is not None})
-                yield said + (f" This is{truncated(entry).removeprefix(',')}." if truncated(entry) else "")
+                yield at + said + (f" This is{truncated(entry).removeprefix(',')}." if truncated(entry) else "")
     for name, curve in history.training.items():
         if curve.not_finite:
             yield f"{name} was not finite in {curve.not_finite} of the rows of training."

@@ -26,6 +26,7 @@ class TrainingSet(Photographs):
     def __init__(self, images):
         super().__init__(images)
         self.labels, self.posed = None, False
+        self.class_names = ["photos"]
         self.class_index = torch.zeros(len(images), dtype=torch.long)
         self.files = [f"photo_{i}.png" for i in range(len(images))]
 
@@ -102,15 +103,19 @@ def test_the_typical_distance_is_to_another_object(extractor, monkeypatch):
     views = checkers(4, seed=1).repeat_interleave(2, 0)
     views[1::2] *= 0.99
     dataset, new = TrainingSet(views), [as_uint8(checkers(6, seed=9))]
-    as_photographs = find_neighbours(new, dataset, extractor, 2, batch_size=4)
-    dataset.files = [f"car_{i // 2}/{i}.png" for i in range(8)]
-    found = find_neighbours(new, dataset, extractor, 2, batch_size=4)
-    of_each = find_neighbours(new, TrainingSet(views[::2]), extractor, 2, batch_size=4)
-    assert found.objects_differ and found.typical_distance == pytest.approx(of_each.typical_distance, rel=0.2)
-    assert as_photographs.typical_distance < 0.3 * found.typical_distance
-    dataset.posed, dataset.files = True, ["car/a.png"] * 8
-    of_one = find_neighbours(new, dataset, extractor, 2, batch_size=4)
-    assert not of_one.objects_differ and of_one.typical_distance == as_photographs.typical_distance
+
+    def typical(posed, name_of):
+        dataset.posed, dataset.files = posed, [name_of(i) for i in range(8)]
+        return find_neighbours(new, dataset, extractor, 2, batch_size=4).typical_distance
+
+    of_objects = typical(True, lambda i: f"cars/car{i // 2}_{i % 2}.png")
+    of_each = find_neighbours(new, TrainingSet(views[::2]), extractor, 2, batch_size=4).typical_distance
+    assert of_objects == pytest.approx(of_each, rel=0.2)
+    of_photographs = typical(False, lambda i: f"cars/car{i // 2}_{i % 2}.png")  # names of photographs may be anything
+    assert of_photographs < 0.3 * of_objects
+    assert typical(True, lambda i: f"cars/IMG_{i:04d}.png") == of_photographs
+    dataset.class_names = ["cars", "vans"]
+    assert typical(True, lambda i: f"{('cars', 'vans')[i % 2]}/IMG_{i:04d}.png") == of_photographs
 
 
 def test_one_photograph_is_too_few(extractor):

@@ -5,7 +5,7 @@ import json
 
 from graf.config import config_to_dict, load_config
 from graf.config import digest as module
-from graf.config.digest import older_rendering_sha256, rendering_sha256
+from graf.config.digest import older_rendering_digests, older_rendering_sha256, rendering_sha256
 from graf.config.older import OLDER_NAMES
 from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile, merged
 
@@ -177,9 +177,9 @@ def test_results_of_other_images_are_set_aside(results, caplog):
     assert len(files_of(of_run)) == 1
     of_run.keep({"variety": entry | {"real_fingerprint": "bb"}})
     found = files_of(of_run)
-    assert "results of other data; it is now metrics_1.json" in caplog.text
+    assert "results of other images, or of the same with other times of change; it is now metrics_1.json" in caplog.text
     assert found["metrics_1.json"].keys() >= {"values", "haze", "memorised", "sweep"}
-    assert {"variety", "sweep"} == found["metrics.json"].keys() & {"variety", "sweep", "values", "haze", "memorised"}
+    assert found["metrics.json"].keys() == {"variety", "sweep", "step", "ema", "checkpoint", "checkpoint_sha256"}
     of_run.keep({"memorised": entry | {"real_fingerprint": "bb", "held_out_fingerprint": "h1"}})
     of_run.keep({"memorised": entry | {"real_fingerprint": "bb", "held_out_fingerprint": "h2"}})
     assert files_of(of_run)["metrics_2.json"]["memorised"]["held_out_fingerprint"] == "h1"
@@ -187,3 +187,14 @@ def test_results_of_other_images_are_set_aside(results, caplog):
 
 def test_latents_of_another_distribution_are_other_images():
     assert rendering_sha256(load_config("film_64", ["z_dist.type=uniform"])) == digest_of({"z_dist.type": "uniform"})
+
+
+def test_results_of_before_the_latents_entered_the_digest_stay(results):
+    of_run = results("z_dist.type=uniform", "data.cache_gb=3")
+    for before in older_rendering_digests(of_run.config):
+        older = {"rendering_sha256": before}
+        of_run.keep({"values": {"kid": 0.5}, "truncation": 1.0, "haze": {"error": 1.0} | older} | older)
+        of_run.keep({"sweep": {"error": 1.0} | of_run.rendered_by})
+        assert of_run.kept_at(1.0).keys() >= {"values", "haze", "sweep"} and len(files_of(of_run)) == 1
+        (of_run.folder / METRICS_FILE).unlink()
+    assert len(older_rendering_digests(of_run.config)) == 2

@@ -212,9 +212,9 @@ class Browser:
         config = self._view.model.generator.config
         self.client.gui.set_panel_label(f"step {self._view.model.step:,}")
         if self._class.options != self._view.classes:  # another source, or a class that has another name now
-            chosen = min(self._class_index(), self._view.n_classes - 1)
+            chosen, number = self._class.value, min(self._class_index(), self._view.n_classes - 1)
             self._class.options, self._class.visible = self._view.classes, self._view.n_classes > 1
-            self._class.value = self._view.classes[chosen]
+            self._class.value = chosen if chosen in self._view.classes else self._view.classes[number]
         if first:
             choices = sides(config)
             self._found.options = [*self._view.model.found, BY_SEED]
