@@ -14,7 +14,7 @@ from graf.commands.run_files import lies_in
 from graf.config import Config, config_of_ours, graf_config
 from graf.config.advice import advice, advice_on_steps
 from graf.data import Views, build_dataset, build_loader, resolve, with_cameras_of, with_trained_cameras
-from graf.data.advice.summary import log_warnings, warn_of_unread_cameras
+from graf.data.advice.summary import log_warnings, tell_of_unread_cameras
 from graf.data.advice.warnings import too_few_steps
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import recognise
@@ -68,7 +68,8 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     config = with_trained_cameras(config, trained) if goes_on else config
     dataset = processes.in_turn(lambda: build_dataset(config, cache, trained, take_cameras=not goes_on))
     config = with_cameras_of(config, dataset)
-    warn_of_unread_cameras(config.data)
+    if processes.first:
+        tell_of_unread_cameras(config.data)
     log_warnings(dataset, config)
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them

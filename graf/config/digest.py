@@ -8,8 +8,7 @@ from graf.config.older import FIRST_VALUES, FIRST_WORDS, OLDER_NAMES, OLDER_VALU
 from graf.config.reading import config_to_dict, flat
 from graf.config.schema import Config
 
-OF_LATENTS = "z_dist.type"
-RENDERING = ("data.", "nerf.", "ccsr.", OF_LATENTS)  # sections, and a key, that images depend on
+RENDERING = ("data.", "nerf.", "ccsr.", "z_dist.type")  # sections, and a key, that images depend on
 BY_STEP = "ccsr.unrefined_steps"  # of which ccsr.mode tells what became of it
 OF_MACHINES = (  # keys of these sections that say how a machine is used
     *("data.cache_gb", "data.cache_device", "data.prefetch_factor", "nerf.checkpoint_rays", "nerf.chunk"),
@@ -26,13 +25,8 @@ def rendering_sha256(config: Config) -> str:
 
 
 def older_rendering_sha256(config: Config) -> str:
-    """`rendering_sha256` as it was when OF_MACHINES entered it too, and OF_LATENTS did not."""
-    return _digest_without(config, (BY_STEP, OF_LATENTS))
-
-
-def older_rendering_digests(config: Config) -> set[str]:
-    """All that `rendering_sha256` was in earlier versions."""
-    return {older_rendering_sha256(config), _digest_without(config, (BY_STEP, OF_LATENTS, *OF_MACHINES))}
+    """`rendering_sha256` as it was when OF_MACHINES entered it too."""
+    return _digest_without(config, (BY_STEP,))
 
 
 def _digest_without(config: Config, left_out: tuple[str, ...]) -> str:

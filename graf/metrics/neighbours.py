@@ -35,13 +35,15 @@ class Neighbours:
     of a training image to the nearest one of another object, where names tell objects apart, or else to the nearest other;
     share_nearer: the share of samples that are nearer to a training image than that.
 
-    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images.
+    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images; not where
+    images may be views of one object (not `objects_differ`).
     """
 
     distance: Tensor
     index: Tensor
     typical_distance: float
     share_nearer: float
+    objects_differ: bool
 
 
 def neighbour_sheet(
@@ -78,6 +80,7 @@ def neighbour_sheet(
     summary = {
         "share_nearer": found.share_nearer,
         "typical_distance": found.typical_distance,
+        "objects_differ": found.objects_differ,
         "n_samples": len(found.distance),
         "n_training_images": len(dataset),
         "extractor": extractor.name,
@@ -92,12 +95,13 @@ def neighbour_sheet(
     }
     write_text(out / "neighbours.json", json.dumps(summary, indent=1))
     distances = found.distance[:, 0]
-    meaning = ": about 50% for new samples of the same kind, nearly all for a memorised training set" if truncation == 1 else ""
+    tells = found.objects_differ and truncation == 1
     log.info(
-        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images of different "
-        "objects %.4g (median) from one another; %.0f%% of %d samples are nearer than that%s",
-        *(distances.min(), distances.median(), extractor.name, found.typical_distance, 100 * found.share_nearer),
-        *(n_samples, meaning),
+        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images%s %.4g (median) "
+        "from one another; %.0f%% of %d samples are nearer than that%s",
+        *(distances.min(), distances.median(), extractor.name, " of different objects" if found.objects_differ else ""),
+        *(found.typical_distance, 100 * found.share_nearer, n_samples),
+        ": about 50% for new samples of the same kind, nearly all for a memorised training set" if tells else "",
     )
     return found
 
@@ -120,19 +124,21 @@ def find_neighbours(
         known[some] = features(network, torch.stack(images_at(dataset, some.tolist())))
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
-    objects = numbered_objects(dataset)
+    objects, differ = numbered_objects(dataset)
     typical = nearest(known[some], known, 1, apart=(objects[some], objects))[0].median()
-    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item())
+    return Neighbours(distance, index, typical.item(), (distance[:, 0] < typical).double().mean().item(), differ)
 
 
-def numbered_objects(dataset: Views) -> Tensor:
-    """The number (N,) of each image's object. Each image has its own where names tell none: without cameras these number
-    photographs rather than views, and names that are no more than the classes are those of folders."""
-    names = dataset.objects
-    if not dataset.posed or len(set(names)) <= len(dataset.class_names):
-        return torch.arange(len(dataset))
+def numbered_objects(dataset: Views) -> tuple[Tensor, bool]:
+    """The number (N,) of each image's object, and whether images of other numbers show other objects. Photographs without
+    cameras are taken to; of views whose names are no more than the classes it is not known, and each has its own."""
+    names, each = dataset.objects, torch.arange(len(dataset))
+    if not dataset.posed:
+        return each, True
+    if len(set(names)) <= len(dataset.class_names):
+        return each, False
     number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return torch.tensor([number_of[name] for name in names])
+    return torch.tensor([number_of[name] for name in names]), True
 
 
 def nearest(queries: Tensor, known: Tensor, k: int, apart: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:

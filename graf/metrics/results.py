@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config import Config
-from graf.config.digest import older_rendering_digests, rendering_sha256
+from graf.config.digest import older_rendering_sha256, rendering_sha256
 from graf.runtime.files import readable_object, set_aside, write_text
 
 log = logging.getLogger("graf")
@@ -167,7 +167,7 @@ class ResultFile:
     def _with_todays_digest(self, entry: object) -> Any:
         """The entry, if an earlier version wrote it of images that are rendered so, with the digest of this one."""
         digest = entry.get("rendering_sha256") if isinstance(entry, dict) else None
-        if digest is not None and digest in older_rendering_digests(self.config):
+        if digest is not None and digest == older_rendering_sha256(self.config):
             return entry | self.rendered_by
         return entry
 

@@ -168,7 +168,8 @@ def _note(file: Path) -> dict:
 
 
 def _digest(image: Image.Image) -> str:
-    return hashlib.sha256(repr((image.mode, image.size)).encode() + image.tobytes()).hexdigest()[:16]
+    """Of its pixels, however they are stored."""
+    return hashlib.sha256(repr(image.size).encode() + image.convert("RGBA").tobytes()).hexdigest()[:16]
 
 
 def remove_stale(folder: Path, made: set[Path]) -> None:

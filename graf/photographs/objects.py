@@ -63,10 +63,10 @@ def count_objects(
     ways["by videos"] = len(videos)
     for inside in folders.values():
         stems = [_stem(source.place) for source in inside]
-        if posed_by and (told := {object_of[source.file] for source in inside if source.file in object_of}):
-            ways["by their cameras' file"] += len(told)
-        elif posed_by:
-            named = {(posed_by.read(PurePosixPath(source.place).stem) or {}).get("object") for source in inside}
+        if posed_by:
+            ways["by their cameras' file"] += len({object_of[source.file] for source in inside if source.file in object_of})
+            unnamed = [source for source in inside if source.file not in object_of]
+            named = {(posed_by.read(PurePosixPath(source.place).stem) or {}).get("object") for source in unnamed}
             ways["by folders and <object>" if "object" in posed_by.parts else "by folders"] += len(named)
         elif all(stems) and 1 < len(set(stems)) < len(inside):
             ways["by file names"] += len(set(stems))

@@ -146,7 +146,9 @@ def photograph_of(frame: dict, file: Path) -> Path | None:
 def objects_of_frames(cameras: dict[Path, dict]) -> dict[Path, str]:
     """The photographs of which a transforms.json names the object, and its name."""
     frames = ((frame, file) for file, content in cameras.items() for frame in content["frames"])
-    named = {photograph_of(frame, file): str(frame["object"]) for frame, file in frames if frame.get("object")}
+    named = {
+        photograph_of(frame, file): str(frame["object"]) for frame, file in frames if isinstance(frame.get("object"), str | int)
+    }
     return {photograph: name for photograph, name in named.items() if photograph}
 
 

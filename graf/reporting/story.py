@@ -97,7 +97,10 @@ def memorised(found: dict) -> str:
     if share is None:
         return ""
     which = f"{share:.0%} of {samples} samples{f'{scaled},' if scaled else ''}"
+    alike = found.get("objects_differ") is False
     said = f"{which} are nearer to a training image than training images are to one another."
+    if alike:
+        return f"{said} These may be views of one object, so that this tells nothing of samples that repeat them."
     if scaled:
         return f"{said} Typical objects are near to some; unscaled latents tell whether training images are repeated."
     return (

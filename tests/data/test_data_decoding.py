@@ -109,6 +109,7 @@ def test_a_turned_tiff_and_a_png_of_an_older_writer_are_measured_as_they_are_dec
     profile, text = exif.tobytes(), PngInfo()
     text.add_text("Raw profile type exif", f"\nexif\n{len(profile):8}\n{profile.hex()}\n")
     Image.new("RGB", (12, 8)).save(tmp_path / "a.png", pnginfo=text)
+    assert stored_orientation(tmp_path / "a.tif") == 1
     for name in ("a.tif", "a.png"):
         assert open_rgb(tmp_path / name, DATA.background).size == upright_size(tmp_path / name) == (8, 12)
 

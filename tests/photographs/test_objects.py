@@ -38,9 +38,10 @@ def test_names_with_cameras_may_tell_the_object():
 
 def test_a_file_of_cameras_may_tell_the_object():
     found = sources("x/a.png", "x/b.png", "x/c.png", "y/d.png")
-    object_of = {Path("x/a.png"): "car", Path("x/b.png"): "van", Path("x/c.png"): "car"}
+    object_of = {Path("x/a.png"): "0", Path("x/b.png"): "van", Path("x/c.png"): "0"}
     counted = count_objects(found, {}, name_pattern(NAMED_BY_RANK), object_of)
     assert counted == (3, "2 by their cameras' file, 1 by folders")
+    assert count_objects(found, {}, name_pattern(NAMED_BY_RANK), {Path("x/a.png"): "0"}).number == 3
 
 
 @pytest.mark.parametrize("names", [("bus_01", "bus_02", "van_01"), ("car3-066-153", "car3-066-180", "car5-000-000")])

@@ -195,6 +195,13 @@ def test_more_pictures_than_may_be_held_are_refused(smoke, tmp_path):
     with pytest.raises(GrafError, match=r"12 images, more than memory\.max_test_outputs 11; take fewer objects"):
         sheets.truncation_sheet(generator, objects, tmp_path, columns=6)
     assert sheets.truncation_sheet(generator, objects, tmp_path, columns=5)
+    with pytest.raises(
+        GrafError, match="--sheets: interpolations of 72 images, more than memory.max_test_outputs 11; raise it"
+    ):
+        sheets.check_objects(generator, 1)
+    with pytest.raises(GrafError, match="14 images, more than memory.max_test_outputs 11; take fewer objects"):
+        sheets.check_objects(generator, 2, of_directions=True)
+    sheets.check_objects(generator, 1, of_directions=True)
 
 
 class Posed(Photographs):

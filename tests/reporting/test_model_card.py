@@ -68,6 +68,7 @@ def test_the_test_for_copies_stands_with_what_it_says(export, generator):
     card = text(export, generator, measured=MEASURED | {"memorised": {"p_value": 0.25, "rendering_sha256": "ef"}})
     assert "### Memorised\n\n| measure | value |\n| --- | --- |\n| p value | 0.25 |\n\nSamples repeat" in card
     assert "Samples repeat" not in text(export, generator, measured=MEASURED)
+    assert "1234" not in text(export, generator, measured=MEASURED | {"haze": {"haze": 0.5, "real_fingerprint": "1234"}})
 
 
 def test_what_is_not_known_is_said(export, generator):

@@ -285,6 +285,17 @@ def test_pictures_made_later_leave_the_numbers_of_the_newest_measurement(run, tm
     assert "Measured at step 20 " in text and "has not been measured: eval.py --run" not in text.partition("Is it 3D?")[0]
 
 
+def test_numbers_of_an_earlier_evaluation_tell_their_step(run, tmp_path):
+    found = {"consistency": {"depth_warp_error_nerf": 5.0}, "sweep": {"low_resolution_error": 0.1}, "haze": {"haze": 1.0}}
+    (run / "eval" / "step_00000100" / "metrics.json").write_text(json.dumps(found | {"step": 100}))
+    now = Page(write_report(run, run / "report.html").read_text(encoding="utf-8")).text
+    put_png(tmp_path / "later" / "sweep_rgb.png", 33)
+    later = Page(write_report(run, run / "report.html", tmp_path / "later").read_text(encoding="utf-8")).text
+    for sentence in ("Views agree", "Scaled down", "Free space"):
+        assert f"At step 100: {sentence}" in later and sentence in now
+    assert "At step 100: " not in now and "At step 100: Training saw" not in later
+
+
 @pytest.mark.parametrize("error", [SyntaxError("broken PNG file (chunk b'IDAT')"), Image.DecompressionBombError("too large")])
 def test_a_damaged_picture_does_not_end_the_page(run, monkeypatch, error):
     def damaged(*_, **__):

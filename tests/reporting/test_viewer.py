@@ -164,6 +164,12 @@ def test_a_class_that_is_renamed_stays_the_one_that_is_chosen(viewer, model, mon
         viewer.wake.set()
         window.wait(lambda: browser._class.value == "lorries")
         assert browser.state().class_index == 2
+        shown = of_classes("lorries", "buses", "cars")
+        viewer.wake.set()
+        window.wait(lambda: browser._class.options == ("lorries", "buses", "cars"))
+        assert browser.state().class_index == 0
+        window.set("class", "cars")
+        window.wait(lambda: browser.state().class_index == 2)
         shown = of_classes("cars", "cars")
         viewer.wake.set()
         window.wait(lambda: browser._class.options == ("class 0", "class 1"))

@@ -45,10 +45,10 @@ def log_warnings(dataset: Views, config: Config, evidence: Evidence | None = Non
         log.info("%s", around)
 
 
-def warn_of_unread_cameras(data: DataConfig) -> None:
-    """Warn of a file of cameras that data.labels: none leaves unread."""
+def tell_of_unread_cameras(data: DataConfig) -> None:
+    """Log a file of cameras that data.labels: none leaves unread."""
     if unread := _unread_cameras(data):
-        log.warning("%s has cameras, and data.labels: none leaves it unread; to train with them, set data.labels: auto", unread)
+        log.info("%s is not read, because data.labels is none; auto reads it", unread)
 
 
 def _images(data: DataConfig, evidence: Evidence) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from graf.camera import poses_at
 from graf.config import load_config
 from graf.data import build_dataset, with_cameras_of, with_trained_cameras
-from graf.data.advice.summary import log_summary, log_warnings, warn_of_unread_cameras
+from graf.data.advice.summary import log_summary, log_warnings, tell_of_unread_cameras
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
 from graf.rays import depth_bounds
@@ -407,14 +407,13 @@ def test_cameras_that_are_not_read_are_told_of(tmp_path, caplog):
     assert f"cameras: {tmp_path / 'a' / 'transforms.json'} has them, and data.labels: none leaves it unread" in caplog.text
 
 
-def test_training_warns_of_cameras_that_are_not_read(tmp_path, caplog):
+def test_training_tells_of_cameras_that_are_not_read(tmp_path, caplog):
+    caplog.set_level("INFO", "graf")
     data = config(posed(tmp_path / "a").parent, "data.labels=none").data
-    warn_of_unread_cameras(data)
-    warn_of_unread_cameras(dataclasses.replace(data, labels="auto"))
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path / 'a' / 'transforms.json'} has cameras, and data.labels: none leaves it unread; to train with them, set "
-        "data.labels: auto"
-    ]
+    tell_of_unread_cameras(data)
+    tell_of_unread_cameras(dataclasses.replace(data, labels="auto"))
+    file = tmp_path / "a" / "transforms.json"
+    assert caplog.messages == [f"{file} is not read, because data.labels is none; auto reads it"]
 
 
 def test_cameras_that_look_away_are_one_fault_each(tmp_path):
