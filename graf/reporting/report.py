@@ -203,7 +203,8 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     measure = as_typed("eval.py", "--run", run.folder) if own else "eval.py --checkpoint FILE"
     if run.folders and not views:
         views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
-    views += [at + sentence for sentence in [field_sentence(sweep) if isinstance(sweep, dict) else ""] if sentence]
+    if isinstance(sweep, dict) and (sentence := field_sentence(sweep)):
+        views.append(f"{at}{sentence}")
     warnings = [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
     like = f"Samples have not been compared with their nearest training images: {measure} --neighbours does that."
     if run.compared:
@@ -212,7 +213,7 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     return {
         "measured": protocol_sentence(result, step) if result else unmeasured,
         "progress": progress_sentence(run.history),
-        "agreement": [*filter(None, views)],
+        "agreement": views,
         "shortcomings": [*shortcomings(run.measured, run.history, run.config, at), *warnings],
         "memorised": like if run.folders else "",
     }
