@@ -26,6 +26,7 @@ NETWORKS = (
 )  # fmt: skip
 AVERAGES = ("_ema", "_test")  # of a network's name, ours and GRAF's
 OWN_GENERATOR, GRAF_FIELD, DISCRIMINATOR = ("field.", "refinement."), ("pts_linears.",), ("main.", "heads.")
+NAMES_SHOWN = 3  # at most, in a message
 CONVOLUTION = re.compile(r"main\.(\d+)\.")
 
 DESCRIPTIONS = {
@@ -108,7 +109,7 @@ def _kind(content: dict, left_out: dict) -> Literal["graf", "graf_ccsr", "weight
 
 def some(names: list[str]) -> str:
     """The first few of the names."""
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
 def _networks(content: dict) -> dict[str, Weights]:

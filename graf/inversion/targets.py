@@ -107,12 +107,11 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
     beside = [file for folder in {path.parent for path in paths} for file in folder.iterdir() if is_image(file.name)]
     named = sorted({*paths, *(file for file in beside if pattern.read(file.stem))})
     items, _, faults = items_by_name([Folder(paths[0].parent, tuple(named))], data)
-    for fault in faults:
-        if Path(fault.where) in paths and TIMESTAMP.fullmatch(Path(fault.where).stem):
+    for fault in (fault for fault in faults if Path(fault.where) in paths):
+        if TIMESTAMP.fullmatch(Path(fault.where).stem):
             log.info("%s: named by date and time, so the cameras are searched for", fault.where)
             return None
-        if Path(fault.where) in paths:
-            raise GrafError(f"{fault.where}: {fault.problem}")
+        raise GrafError(f"{fault.where}: {fault.problem}")
     for fault in faults:
         if not fault.of_image:
             log.warning("%s: the cameras are searched for; %s %s", paths[0].parent, fault.where, fault.problem)

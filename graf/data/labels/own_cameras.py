@@ -67,8 +67,8 @@ def camera_settings(groups: Mapping[str, list[Item]], data: DataConfig, lens: Da
     posed = [item for found in groups.values() for item in found if item.pose_c2w is not None]
     if not posed:
         return {}
-    fitting = _fitting(posed, data, lens, scaled)
-    settings = {key: value for key, value in fitting.items() if key in left_to_cameras(data) and value != getattr(data, key)}
+    fitting, free = _fitting(posed, data, lens, scaled), left_to_cameras(data)
+    settings = {key: value for key, value in fitting.items() if key in free and value != getattr(data, key)}
     if settings:
         log.info(
             "%s, by the cameras of %s; of these keys, one that has another value than the default's is left to you",
