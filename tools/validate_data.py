@@ -11,7 +11,6 @@ Known silhouettes show the usual mistakes of cameras. A warning names the mistak
 
 import contextlib
 import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.data.folders import require_outside
 from graf.data.views import spread
 from graf.errors import RunFolderError
+from graf.pictures.fonts import font_file
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import save_figure
@@ -130,13 +130,12 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         title = f"{azimuth_deg[index]:.0f}°, {polar_deg[index]:.0f}°" if dataset.posed else name
         if confidence[index] is not None:
             title += f", {confidence[index]:.0%}"
-        axes.set_title(title, fontsize=8, parse_math=False)
+        axes.set_title(title, fontsize=8, parse_math=False, font=font_file(title))
     for axes in left.axes:
         axes.axis("off")
     of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if any(confidence) else ''}"
     left.suptitle(of_cameras if dataset.posed else "images")
-    with warnings.catch_warnings(), writable(file):
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in file names
+    with writable(file):
         save_figure(figure, file)
 
 

@@ -1,10 +1,10 @@
 """Image grids with captions along their edges."""
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from graf.pictures.fonts import font_file
 
 import matplotlib
 import numpy as np
@@ -53,7 +53,7 @@ def captioned(pictures: Tensor, columns: int, captions: Captions) -> Tensor:
     draw = ImageDraw.Draw(page)
 
     def write(x: float, y: float, text: str, anchor: str) -> None:
-        draw.text((x, y), text, INK, _font(text.isascii()), anchor, align="right")
+        draw.text((x, y), text, INK, _font(text), anchor, align="right")
 
     for i, text in enumerate(captions.columns):
         write(left + (i + 0.5) * width, top / 2, text, "mm")
@@ -79,16 +79,13 @@ def numbered(n: int, name: str = "object") -> list[str]:
     return [f"{name} {i}" for i in range(n)]
 
 
-@functools.cache
-def _font(ascii_alone: bool) -> ImageFont.FreeTypeFont:
-    """Pillow's own font, and matplotlib's for letters that it does not have."""
-    if ascii_alone:
-        return ImageFont.load_default(TEXT)
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", TEXT)
+def _font(text: str) -> ImageFont.FreeTypeFont:
+    """Pillow's own font, or another for letters that it does not have."""
+    return ImageFont.load_default(TEXT) if text.isascii() else ImageFont.truetype(font_file(text), TEXT)
 
 
 def _width(text: str) -> int:
-    return max(math.ceil(_font(text.isascii()).getlength(line)) for line in text.split("\n"))
+    return max(math.ceil(_font(text).getlength(line)) for line in text.split("\n"))
 
 
 def _colour_bar(height: int) -> Image.Image:

@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -120,7 +121,8 @@ def write_unless_changed(file: Path, text: str) -> None:
 
 def save_figure(figure: Any, path: Path, dpi: int = 100) -> None:
     """Write a figure of matplotlib, whose import is slow and so not here, as a whole file."""
-    with whole_file(path) as temporary:
+    with whole_file(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of names that no font of this machine can write
         figure.savefig(temporary, dpi=dpi)
 
 
