@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from graf.config import load_config
@@ -69,6 +70,13 @@ def parser() -> argparse.ArgumentParser:
         help="size of cut-out objects without cameras in their frames. area (default): all have about one area, which varies "
         "a little, and the longest ones fill their frames; own: each fills its frame, also for flat objects",
     )
+    p.add_argument(
+        "--like",
+        type=Path,
+        metavar="SET",
+        help="cut-out photographs for eval.py --invert: give their objects the size that those of SET have in their frames, a "
+        "folder that this tool wrote; --margin, --scale and --labels are SET's",
+    )
     p.add_argument("--size", type=positive, default=512, help="largest side of the written images, pixels (default 512)")
     p.add_argument(
         "--smallest", type=positive, default=64, help="leave out photographs with a smaller side than this, pixels (default 64)"
@@ -112,8 +120,9 @@ def write_set(root: Path, out: Path, options: Options) -> None:
             raise DataError(f"{root}: no photograph can be used: {nothing_usable(prepared.left_out, prepared.others)}{others}")
         write_cameras(out, root, prepared)
         write_sheet(out / SHEET, prepared.made)
-    write_config(out, prepared)
-    for line in summary(prepared, out, load_config(out / CONFIG)):
+    if options.like is None:
+        write_config(out, prepared)
+    for line in summary(prepared, out, options.like or out):
         log.info("%s", line)
 
 
@@ -149,7 +158,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             f"--name_pattern {arguments.name_pattern}: <index> tells no angle here; rename the photographs so that names have "
             "<azimuth_deg>, or train on them as they are with data.turntable_step_deg"
         )
-    return Options(
+    options = Options(
         cut="masks" if arguments.masks and arguments.cut == "auto" else arguments.cut,
         masks=arguments.masks,
         every_s=arguments.every,
@@ -161,6 +170,21 @@ def options_of(arguments: argparse.Namespace) -> Options:
         labels=arguments.labels,
         name_pattern=arguments.name_pattern,
     )
+    return as_in(arguments.like, options) if arguments.like else options
+
+
+def as_in(prepared: Path, options: Options) -> Options:
+    """The options with the framing of a set that was prepared before. Raises GrafError where it is none, or its frames are not
+    those of cut-out objects."""
+    settings = read_object(prepared / SETTINGS)
+    if not {"margin", "scale"} <= settings.keys() or not (prepared / CONFIG).is_file():
+        raise GrafError(f"--like {prepared}: is no folder that this tool wrote; such a one has {SETTINGS} and {CONFIG}")
+    data = load_config(prepared / CONFIG).data
+    if data.alpha != "rgba" or data.labels in ("filename", "transforms"):
+        why = "are not all cut out" if data.alpha != "rgba" else "were kept as their cameras saw them"
+        raise GrafError(f"--like {prepared}: its photographs {why}, so their objects have no common size in their frames")
+    framing = {"margin": float(settings["margin"]), "scale": settings["scale"], "labels": "none"}
+    return replace(options, like=prepared, **framing)
 
 
 def check_folders(root: Path, out: Path, masks: Path | None) -> None:
@@ -181,8 +205,7 @@ def claim(out: Path, root: Path, options: Options) -> None:
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}
-    if not {"in", "cut"} <= kept.keys():  # another program's
-        kept = {}
+    kept = {"like": "None"} | kept if {"in", "cut"} <= kept.keys() else {}  # before it had --like; another program's
     if kept == settings:
         log.info("%s: continuing what is there", out)
         return

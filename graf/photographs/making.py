@@ -1,11 +1,13 @@
 """Makes the PNG of one photograph, cut out and cropped, with a note of how, by which an interrupted run is continued."""
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -13,6 +15,7 @@ from typing import Literal, NamedTuple
 from graf.config.name_pattern import NAMED_BY_RANK
 from graf.config.strict import one_line
 from graf.data.decoding import UNREADABLE
+from graf.data.folders import IMAGES
 from graf.photographs.cropping import Box, Extent, around, centre_square, cropped, extent, unevenly
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
@@ -45,6 +48,7 @@ class Options:
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     keep_duplicates: bool = False
     scale: Literal["area", "own"] = "area"  # area: objects have about one area in their frames; own: each fills its frame
+    like: Path | None = None  # area: that of the objects of this set, which was prepared before
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
@@ -79,13 +83,13 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
 def at_one_area(made: list[Made], options: Options) -> list[Made]:
     """Frame cut-out photographs again, so that objects have about one area in their frames, as if all had been seen from one
     distance: the root of a turning object's area changes less than its width and height. Objects that are longer than those of
-    SAME_AREA_SHARE of the photographs fill their frames."""
-    extents = map_in_threads(_extent_if_ours, made, available_cores())
-    all_extents = list(progress(extents, desc="sizes", total=len(made)))
-    extents = [found for found in all_extents if found]
-    if not extents:
+    SAME_AREA_SHARE of the photographs, or of the set that options.like names, fill their frames."""
+    extents = _extents([None if each.how == CORRECTED else each.file for each in made])
+    judged = extents if options.like is None else _extents(sorted((options.like / IMAGES).rglob("*.png")))
+    ratios = [found.longer / math.sqrt(found.area) for found in judged if found]
+    if not ratios:
         return made
-    longest_ratio = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], SAME_AREA_SHARE))
+    longest_ratio = float(np.quantile(ratios, SAME_AREA_SHARE))
 
     def framed(each: Made, found: Extent | None) -> Made:
         if found is None:
@@ -93,7 +97,7 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
         with Image.open(each.file, formats=("PNG",)) as image:
             whole, even = (0, 0, *image.size), around(found, options.margin, longest_ratio)
             rng = np.random.default_rng(zlib.crc32(os.fsencode(each.source.place)))
-            box = unevenly(even, found, options.margin, rng)
+            box = unevenly(even, found, options.margin, rng) if options.like is None else even
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
             note = json.loads(image.text[NOTE])
@@ -102,18 +106,20 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
             _write(each.file, cropped(image, box, options.largest), note | {"side": side, "across": across})
         return each._replace(side=side)
 
-    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, all_extents, strict=True)), available_cores()))
+    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, extents, strict=True)), available_cores()))
 
 
-def _extent_if_ours(made: Made) -> Extent | None:
-    """The object in a PNG; None where the user made the PNG, and where the object is too thin to be opaque in it."""
-    if made.how == CORRECTED:
-        return None
-    with Image.open(made.file, formats=("PNG",)) as image:
-        try:
-            return extent(image)
-        except ValueError:
-            return None
+def _extents(files: Sequence[Path | None]) -> list[Extent | None]:
+    """The object in each PNG; None where there is no file, and where the object is too thin to be opaque in it."""
+    return list(progress(map_in_threads(_extent, files, available_cores()), desc="sizes", total=len(files)))
+
+
+def _extent(file: Path | None) -> Extent | None:
+    with contextlib.suppress(ValueError):
+        if file:
+            with Image.open(file, formats=("PNG",)) as image:
+                return extent(image)
+    return None
 
 
 def _write(file: Path, image: Image.Image, note: dict) -> None:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from graf.config import Config
+from graf.config import Config, load_config
 from graf.config.name_pattern import name_pattern
 from graf.config.strict import one_line
 from graf.data.advice.warnings import FEW_OBJECTS
@@ -29,8 +29,10 @@ HOW = {
 }
 
 
-def summary(prepared: Prepared, out: Path, config: Config) -> list[str]:
-    """Lines on what was read, kept and left out, and what to do next; config: the one in `out`."""
+def summary(prepared: Prepared, out: Path, home: Path) -> list[str]:
+    """Lines on what was read, kept and left out, and what to do next; home: the folder of the config, `out`, or the set like
+    which the photographs were prepared."""
+    config = load_config(home / CONFIG)
     videos = f", frames of {prepared.n_videos} videos among them" if prepared.n_videos else ""
     n_kept, n_left_out = len(prepared.made), len(prepared.left_out)
     lines = [f"{n_kept + n_left_out} photographs found{videos}; {n_kept} kept, {n_left_out} left out"]
@@ -41,7 +43,11 @@ def summary(prepared: Prepared, out: Path, config: Config) -> list[str]:
         n_others = prepared.others.total()
         lines.append(f"passed over {n_others} files that are neither photographs nor videos: {_by_suffix(prepared.others)}")
     lines += [f"{n} {HOW[how]}" for how, n in Counter(made.how for made in prepared.made).most_common()]
-    return [*lines, *_notes(prepared, out, config.data.imsize), _on_objects(prepared), *_next(prepared, out, config)]
+    lines += _notes(prepared, out, config.data.imsize)
+    if home != out:
+        invert = as_typed("python", "eval.py", "--config", home / CONFIG, "--invert", prepared.made[0].file)
+        return [*lines, f"look at {out / SHEET}, then:", f"  {invert}"]
+    return [*lines, _on_objects(prepared), *_next(prepared, out, config)]
 
 
 def nothing_usable(left_out: dict[str, str], others: Counter[str]) -> str:

@@ -109,6 +109,19 @@ def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tm
     assert shares("set") == one_area
     assert {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()} == before
     assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 4, rel=0.03)
+    for other in ("far", "side", "alike"):
+        (tmp_path / "photos" / f"{other}.png").unlink()
+    assert shares("new", "--like", "set")["front"] == pytest.approx([1 / 1.2 / longest] * 2, rel=0.03)
+    assert not (tmp_path / "new" / "config.yaml").exists()
+    printed = call(TOOL, "photos", "new", "--keep_duplicates", "--like", "set", cwd=tmp_path)
+    assert "python eval.py --config set/config.yaml --invert new/images/front.png" in printed
+
+
+def test_photographs_are_framed_like_those_of_a_set_of_cut_out_ones_alone(photographs, tmp_path):
+    call(TOOL, "photos", "whole", "--cut", "none", cwd=tmp_path)
+    for folder, message in (("photos", "is no folder that this tool wrote"), ("whole", "its photographs are not all cut out")):
+        assert f"error: --like {folder}: {message}" in call(TOOL, "photos", "new", "--like", folder, cwd=tmp_path, status=2)
+    assert not (tmp_path / "new").exists()
 
 
 def test_videos_and_photographs_of_one_name_are_told_apart(tmp_path):
