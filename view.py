@@ -11,7 +11,7 @@ from graf.runtime.console import run_script
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    what = "a folder of runs to choose from, a run or a checkpoint; by default results/"
+    what = "a folder of runs to choose from, a run or a checkpoint; by default results/ and the shipped weights"
     p.add_argument("path", nargs="?", metavar="PATH", type=Path, help=what)
     p.add_argument("--run", type=Path, help="a run's folder; the viewer loads its checkpoint again when it changes")
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file of this project or another one")

@@ -1,6 +1,6 @@
 """Find the cameras of photographs that have none, in rounds, and train a generator with them.
 
-    python tools/find_cameras.py --config configs/default.yaml --data_dir photos --use_amp
+    python tools/find_cameras.py --data_dir photos --use_amp --max_steps 6000
 
 Round 0 trains a generator without cameras. In each later round an estimator learns from views of the last generator, whose
 cameras are known, and reads the photographs' cameras; with these a second generator begins in round 1 and goes on. After an
@@ -128,7 +128,12 @@ def parser() -> argparse.ArgumentParser:
         "have their front on both sides",
     )
     p.add_argument("--views", type=positive, default=4000, help="generated views that an estimator learns from (default 4000)")
-    p.add_argument("--keep", type=float, default=0.9, help="share of the photographs that a round trains with, the surest ones")
+    p.add_argument(
+        "--keep",
+        type=float,
+        default=0.9,
+        help="share of the photographs, the surest ones, that a round trains with (default 0.9)",
+    )
     p.add_argument(
         "--estimator",
         type=Path,

@@ -53,9 +53,13 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(__doc__)
     parser.add_argument("--pid", type=positive, help="watch this process instead of a command")
     parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
-    parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")
-    parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
-    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: number of seconds to ignore at the start")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/memory"), help="folder of the report (default results/memory)"
+    )
+    parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples (default 1)")
+    parser.add_argument(
+        "--warm_up_s", type=float, default=60.0, help="without --run: number of seconds to ignore at the start (default 60)"
+    )
     parser.add_argument("--clean_up", action="store_true", help="at a warning, ask the training run to free memory (Linux)")
     parser.add_argument("--self_test", action="store_true", help="run the self test; this is the default without arguments")
     split = words.index("--") if "--" in words else len(words)

@@ -60,21 +60,32 @@ def parse(words: list[str]) -> argparse.Namespace:
     folder = "the run's folder, such as results/default; by default the newest in results"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=folder)
     parser.add_argument("--once", action="store_true", help="print one page and exit")
-    parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between updates")
+    parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between updates (default 2)")
     parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1 that refreshes itself")
-    parser.add_argument("--port", type=int, default=8010, help="port of the page; 0: any free port")
+    parser.add_argument("--port", type=int, default=8010, help="port of the page (default 8010); 0: any free port")
     parser.add_argument(
         "--card_percent",
         type=float,
         default=Limits.card_percent,
-        help="warn if more than this percentage of a GPU's memory is used",
+        help="warn if more than this percentage of a GPU's memory is used (default %(default)g)",
     )
     parser.add_argument(
-        "--slowdown", type=float, default=Limits.slowdown, help="warn if a step takes this many times the usual time"
+        "--slowdown",
+        type=float,
+        default=Limits.slowdown,
+        help="warn if a step takes this many times the usual time (default %(default)g)",
     )
-    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="warn at this temperature of a GPU, degrees Celsius")
     parser.add_argument(
-        "--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="warn at this temperature of the CPU, degrees Celsius"
+        "--hot_c",
+        type=float,
+        default=Limits.hot_c,
+        help="warn at this temperature of a GPU, degrees Celsius (default %(default)g)",
+    )
+    parser.add_argument(
+        "--hot_cpu_c",
+        type=float,
+        default=Limits.hot_cpu_c,
+        help="warn at this temperature of the CPU, degrees Celsius (default %(default)g)",
     )
     arguments = parser.parse_args(words)
     if not 0 < arguments.interval_s < math.inf:

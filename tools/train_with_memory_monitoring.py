@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_folder_flags(p)
     add_set_flag(p)
-    p.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
+    p.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples (default 1)")
     return p
 
 

@@ -131,7 +131,7 @@ ELEVATIONS = Flag(
 PLAIN = Flag("plain", "image grids without captions, at the rendered size in pixels", default=False)
 STAGE = Flag(
     "stage",
-    "what to render: CCSR's output, the field's own rendering, or both",
+    "with --sweep, what to render: CCSR's output, the field's own rendering, or both",
     str,
     "refined",
     choices=tuple(STAGES),

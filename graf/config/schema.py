@@ -104,8 +104,8 @@ class DataConfig:
     radius: tuple[float, float] = key((3.6, 3.6), 'camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
     box: Literal["none", "auto"] | tuple[float, float, float, float, float, float] = key(
         "auto",
-        "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: the box of the toy cars, or a box that "
-        "contains all silhouettes if they are known",
+        "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: the box of the toy cars, or one "
+        "that contains all silhouettes if they and the cameras are known, else none",
         -1e6,
         1e6,
     )
