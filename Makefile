@@ -60,7 +60,7 @@ lint: .venv/ready  ## the style alone
 .venv/ready: EXTRA :=
 .venv/viewer: EXTRA := [viewer]
 .venv/docs: EXTRA := [docs]
-.venv/tests: EXTRA := [docs,viewer]
+.venv/tests: EXTRA := [docs,viewer,photographs]
 .venv/ready .venv/viewer .venv/docs .venv/tests: requirements.txt pyproject.toml $(BIN)/python
 	@$(BIN)/pip --version > /dev/null 2>&1 && $(BIN)/python -c "$$SUITABLE" 2> /dev/null || \
 	    { $(PYTHON) -c "$$SUITABLE" && rm -rf .venv/bin .venv/lib .venv/lib64 .venv/include && \

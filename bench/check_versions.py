@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".versions"
+EXTRAS = ("viewer", "photographs")  # of pyproject.toml, whose tests would be skipped
 SUITE = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0")
 FOUND = "import platform, torch, torchvision as v; print(torch.__version__, v.__version__, platform.python_version())"
 
@@ -107,15 +108,16 @@ def ready_environment(version: Version, index_url: str | None) -> Path:
     subprocess.run([*pip, *(("--index-url", index_url) if index_url else ()), *pytorch], check=True)
     constraints = folder / "constraints.txt"
     constraints.write_text(lowest(requirements) if version is VERSIONS[0] else "", encoding="utf-8")
-    subprocess.run([*pip, "--constraint", constraints, "--editable", f"{ROOT}[viewer]"], check=True)
+    subprocess.run([*pip, "--constraint", constraints, "--editable", f"{ROOT}[{','.join(EXTRAS)}]"], check=True)
     made_of.write_text(requirements, encoding="utf-8")
     return python
 
 
 def required() -> str:
-    """requirements.txt, and what the viewer needs besides."""
-    viewer = re.search(r'^viewer = \["(.+)"\]$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    return (ROOT / "requirements.txt").read_text(encoding="utf-8") + f"{viewer[1]}\n"
+    """requirements.txt, and what EXTRAS need besides."""
+    listed = re.findall(r"^(\w+) = \[(.+)\]$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    extras = [name for extra, names in listed if extra in EXTRAS for name in re.findall('"(.+?)"', names)]
+    return (ROOT / "requirements.txt").read_text(encoding="utf-8") + "".join(f"{name}\n" for name in extras)
 
 
 def interpreter(python: str) -> str:

@@ -64,7 +64,7 @@ def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
 
 def test_the_tests_are_installed_for_at_once_and_once(make):
     installed = [line for line in make(".venv/tests") if line.startswith("pip ")]
-    assert installed == ["pip install --no-compile --editable .[docs,viewer]"]
+    assert installed == ["pip install --no-compile --editable .[docs,viewer,photographs]"]
     assert make("--question", ".venv/ready", ".venv/tests") == []  # which fails where there is something to do
 
 

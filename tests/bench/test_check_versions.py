@@ -31,7 +31,8 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setattr(check_versions, "ROOT", tmp_path)
     monkeypatch.setattr(check_versions.subprocess, "run", run)
     (tmp_path / "requirements.txt").write_text("torch>=2.6\nnumpy>=2\n", encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text('viewer = ["viser>=1.1"]\n', encoding="utf-8")
+    extras = 'viewer = ["viser>=1.1"]\ndocs = ["mkdocs>=1.6"]\nphotographs = ["opencv>=4.10.0.84", "heif>=0.18"]\n'
+    (tmp_path / "pyproject.toml").write_text(extras, encoding="utf-8")
     return commands
 
 
@@ -47,8 +48,10 @@ def test_the_lowest_pytorch_comes_with_the_lowest_of_the_rest(installed, tmp_pat
     python = ready_environment(VERSIONS[0], index_url="https://wheels.example/cpu")
     pytorch, rest = (command[5:] for command in installed if "pip" in command)
     assert pytorch == ["--index-url", "https://wheels.example/cpu", "torch==2.6.0", "torchvision==0.21.0"]
-    assert rest == ["--constraint", str(python.parents[1] / "constraints.txt"), "--editable", f"{tmp_path}[viewer]"]
-    assert (python.parents[1] / "constraints.txt").read_text(encoding="utf-8") == "numpy==2\nviser==1.1\n"
+    assert rest == ["--constraint", str(python.parents[1] / "constraints.txt"), "--editable", f"{tmp_path}[viewer,photographs]"]
+    assert (python.parents[1] / "constraints.txt").read_text(
+        encoding="utf-8"
+    ) == "numpy==2\nviser==1.1\nopencv==4.10.0.84\nheif==0.18\n"
 
 
 def test_what_is_there_is_kept_until_the_requirements_change_but_the_newest_is_looked_for(installed, tmp_path):
