@@ -222,7 +222,8 @@ def claim(out: Path, root: Path, options: Options) -> None:
 
 def remove_unfinished(out: Path) -> None:
     """Remove what an interrupted run was writing."""
-    remove_leftovers(out / IMAGES, own=("*.png",))
+    for folder, _, _ in os.walk(out / IMAGES):
+        remove_leftovers(Path(folder), own=("*.png",))
     for frames in out.glob(f"{FRAMES}*"):
         shutil.rmtree(frames)
 

@@ -9,14 +9,16 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.photographs.cropping import SIZE_SPREAD
 from graf.photographs.cutout import grabcut
+from graf.photographs.making import Options
+from graf.photographs.prepare import prepare
 from graf.runtime.run_lock import run_lock
-from prepare_photos import with_masks_flag
+from prepare_photos import remove_unfinished, with_masks_flag
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
 from command_line import call
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 from PIL.PngImagePlugin import PngInfo
 from scenes import busy, cut, mask_of, scene
 
@@ -361,6 +363,17 @@ def test_an_interrupted_set_is_continued(photographs, tmp_path, monkeypatch):
     assert "set: was made with other settings (cut)" in refused
 
 
+def test_what_a_killed_run_was_writing_is_removed(tmp_path):
+    pid = 999_999_999  # which no system gives
+    for name in (f"images/.a.{pid}.partial.png", f"images/cups/red/.b.{pid}.partial.png", ".frames_x/0/0001.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "images/cups/c.png").touch()
+    remove_unfinished(tmp_path)
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["c.png"]
+    assert not list(tmp_path.glob(".frames_*"))
+
+
 def test_a_config_that_was_edited_stays(photographs, tmp_path):
     call(TOOL, "photos", "set", cwd=tmp_path)
     (tmp_path / "set" / "config.yaml").write_text("data: {type: images, datadir: set/images, imsize: 64}\n")
@@ -481,6 +494,15 @@ def test_duplicates_can_be_kept(tmp_path):
         scene(1).save(tmp_path / "photos" / f"{name}.png")
     assert "1 kept" in call(TOOL, "photos", "set", cwd=tmp_path)
     assert "2 kept" in call(TOOL, "photos", "all", "--keep_duplicates", cwd=tmp_path)
+
+
+def test_of_duplicates_the_largest_is_kept_although_a_smaller_one_is_sharper(tmp_path):
+    (tmp_path / "photos").mkdir()
+    large = scene(0, size=(320, 240))
+    large.filter(ImageFilter.GaussianBlur(0.8)).save(tmp_path / "photos/large.png")
+    large.resize((160, 120)).save(tmp_path / "photos/small.png")
+    prepared = prepare(tmp_path / "photos", tmp_path / "out", tmp_path, Options(cut="none"))
+    assert prepared.left_out == {"small.png": "shows the same as large.png, or almost; --keep_duplicates keeps it"}
 
 
 def test_named_masks_are_the_cut(tmp_path):
