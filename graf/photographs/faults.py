@@ -28,8 +28,7 @@ def sharpness_or_fault(image: Image.Image, smallest: int) -> float | str:
         return "transparent throughout"
     small = shrunk(image, JUDGED)
     grey = luminance(small)
-    seen = grey[np.asarray(small.getchannel("A")) > 0] if small.mode == "RGBA" else grey
-    level = float(np.percentile(seen, BRIGHTEST)) if seen.size else 0.0
+    level = float(np.percentile(grey, BRIGHTEST))
     if level < DARK and small.mode != "RGBA":  # a black object that is cut out is no dark photograph
         return f"too dark: {BRIGHTEST}% of it is below grey level {level:.0f} of 255"
     contrast, sharp = sharpness(grey)

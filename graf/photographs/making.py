@@ -70,7 +70,7 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
     cut_off = found is not None and found.cut_off
     box = _frame(image.size, found, options.margin, labels)
     side = min(box[2] - box[0], box[3] - box[1])
-    if labels == "none" and side < options.smallest:
+    if side < options.smallest:
         raise ValueError(f"its object is too small: {side} pixels with its margin, at least {options.smallest} are needed")
     part = cropped(image, box, options.largest)
     if how not in ("kept", "none"):
