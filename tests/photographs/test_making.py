@@ -31,6 +31,16 @@ def test_frames_vary_with_the_names_of_photographs_and_their_noted_sides_do_not(
     assert [Image.open(each.file).width for each in framed] == widths
 
 
+def test_transparency_of_the_users_keeps_its_colours(tmp_path):
+    picture = Image.new("RGBA", (100, 100))
+    ImageDraw.Draw(picture).rectangle((20, 20, 79, 79), (0, 0, 255, 140))
+    ImageDraw.Draw(picture).rectangle((30, 30, 69, 69), (255, 0, 0, 255))
+    picture.save(tmp_path / "photograph.png")
+    source, options = Source(tmp_path / "photograph.png", "a.png"), Options(margin=0.0, smallest=16)
+    made = make_photograph(source, tmp_path / "a.png", options, "none")
+    assert made.how == "kept" and Image.open(made.file).tobytes() == picture.crop((20, 20, 80, 80)).tobytes()
+
+
 def test_what_is_too_thin_to_be_seen_keeps_its_frame(made):
     Image.new("RGBA", (60, 60), (200, 30, 30, 90)).save(made[0].file)
     framed = at_one_area(made, Options())

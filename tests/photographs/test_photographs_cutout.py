@@ -3,6 +3,7 @@
 import sys
 
 from graf.photographs.cutout import grabcut
+from graf.photographs.cutout.masks import mask_pixels
 from graf.photographs.cutout.plain import cut_plain
 from graf.photographs.cutout.ways import cut_out, without_fringe
 
@@ -136,6 +137,15 @@ def test_transparency_that_is_opaque_throughout_is_none():
 def test_masks_alone_need_a_mask():
     with pytest.raises(ValueError, match="there is no mask for it"):
         cut_out(cut(1), "masks")
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_mask_shows_the_same_object_as_its_negative(tmp_path, negative):
+    object_ = np.zeros((40, 30), dtype=bool)
+    object_[10:30, 8:20] = True
+    Image.fromarray((255 * (object_ ^ negative)).astype(np.uint8)).save(tmp_path / "mask.png")
+    opacity, was_negative = mask_pixels(tmp_path / "mask.png", (30, 40))
+    assert np.array_equal(opacity, object_) and was_negative == negative
 
 
 def test_half_transparent_pixels_get_the_colour_of_the_object():
