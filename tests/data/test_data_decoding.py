@@ -11,6 +11,7 @@ from graf.data.decoding import (
     FORMATS,
     MOST_PIXELS,
     NO_IMAGE,
+    Frame,
     open_rgb,
     read_alpha,
     read_image,
@@ -94,18 +95,21 @@ def test_a_rotated_file_of_16_bits_is_upright(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
-def test_a_turned_file_is_measured_as_it_is_decoded(tmp_path, name):
+@pytest.mark.parametrize(("orientation", "size"), [(4, (12, 8)), (5, (8, 12)), (6, (8, 12)), (8, (8, 12))])
+def test_a_turned_file_is_measured_as_it_is_decoded(tmp_path, name, orientation, size):
     exif = Image.Exif()
-    exif[0x0112] = 6
+    exif[0x0112] = orientation
     Image.new("RGB", (12, 8)).save(tmp_path / name, exif=exif)
-    assert open_rgb(tmp_path / name, DATA.background).size == upright_size(tmp_path / name) == (8, 12)
-    assert stored_orientation(tmp_path / name) == 6
+    assert open_rgb(tmp_path / name, DATA.background).size == upright_size(tmp_path / name) == size
+    assert stored_orientation(tmp_path / name) == orientation
 
 
 def test_a_turned_tiff_and_a_png_of_an_older_writer_are_measured_as_they_are_decoded(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
+    exif[0x02BC] = b"<x:xmpmeta/>"  # which makes Pillow look for an orientation
     Image.new("RGB", (12, 8)).save(tmp_path / "a.tif", exif=exif)
+    del exif[0x02BC]
     profile, text = exif.tobytes(), PngInfo()
     text.add_text("Raw profile type exif", f"\nexif\n{len(profile):8}\n{profile.hex()}\n")
     Image.new("RGB", (12, 8)).save(tmp_path / "a.png", pnginfo=text)
@@ -139,6 +143,16 @@ def test_the_centre_square_is_kept(tmp_path):
     image.paste((0, 0, 255), (8, 0, 16, 8))
     assert read(tmp_path, image).flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
     assert read(tmp_path, image.rotate(90, expand=True)).flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
+
+
+def test_a_frame_is_placed_in_units_of_the_width_and_has_the_background_outside(tmp_path):
+    image = Image.new("RGB", (32, 16), (255, 255, 255))
+    image.paste((0, 0, 255), (20, 10, 28, 18))  # 8 right and 6 below the centre; its last two rows are cut off
+    image.save(tmp_path / "a.png")
+    data = dataclasses.replace(DATA, background=(1.0, 0.5, 0.0))
+    pixels = read_image(tmp_path / "a.png", data, Frame(side=8 / 32, centre=(8 / 32, 6 / 32)))
+    assert pixels[:, :6].flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
+    assert pixels[:, 6:].flatten(1).T.unique(dim=0).tolist() == [[255, 128, 0]]
 
 
 def test_center_crop_keeps_that_many_pixels(tmp_path):

@@ -5,7 +5,7 @@ import logging
 
 from graf.config import load_config
 from graf.data import build_dataset
-from graf.data.decoding import mask_opacity
+from graf.data.decoding import looks_like_mask, mask_opacity
 from graf.data.folders import find_folders
 from graf.data.masks import is_negative
 from graf.errors import DataError
@@ -51,7 +51,7 @@ def config(folder, *keys):
     ],
 )
 @pytest.mark.parametrize("value", [255, 1])
-def test_masks_cut_out_and_are_no_photographs(tmp_path, photographs, masks, keys, value):
+def test_masks_cut_out_and_are_no_photographs(tmp_path, caplog, photographs, masks, keys, value):
     for name in photographs:
         photograph(tmp_path / name)
     for name in masks:
@@ -65,13 +65,15 @@ def test_masks_cut_out_and_are_no_photographs(tmp_path, photographs, masks, keys
         assert torch.equal(views.read(i)[3] / 255, expected)
         assert (views.read(i)[:3, expected == 0] == 255).all()  # data.background
         assert torch.equal(views.opacity(i, views.data), expected)
+    assert "formats that are not read" not in caplog.text
 
 
-def test_a_folder_of_masks_may_be_elsewhere(tmp_path):
+def test_a_folder_of_masks_may_be_elsewhere(tmp_path, monkeypatch):
     photograph(tmp_path / "photos/cars/a.png")
     mask(tmp_path / "cut/cars/a.png")
-    data = config(tmp_path / "photos", f"data.masks={tmp_path / 'cut'}")
-    assert build_dataset(data).alpha == "rgba"
+    monkeypatch.chdir(tmp_path)
+    for place in (tmp_path / "cut", "cut"):
+        assert build_dataset(config(tmp_path / "photos", f"data.masks={place}")).alpha == "rgba"
 
 
 def test_photographs_named_like_masks_stay_photographs(tmp_path):
@@ -93,14 +95,23 @@ def test_a_class_named_masks_beside_others_of_the_same_names_is_one(tmp_path):
 
 @pytest.mark.parametrize("name", ["{}_mask.png", "masks/{}.png"])
 def test_files_named_like_masks_that_do_not_look_like_them_are_a_fault(tmp_path, name):
-    for photo in ("a", "b"):
+    for photo, value in {"a": 128, "b": 128, "c": 255}.items():
         photograph(tmp_path / f"{photo}.jpg")
-        mask(tmp_path / name.format(photo), value=128)
+        mask(tmp_path / name.format(photo), value)
     pattern = name.format("NAME").removesuffix(".png")
-    with pytest.raises(DataError, match=f"2 images have a file named like a mask, .*; set {pattern} to take them for masks"):
+    with pytest.raises(DataError, match=f"3 images have a file named like a mask, .*; set {pattern} to take them for masks"):
         build_dataset(config(tmp_path))
-    assert len(build_dataset(config(tmp_path, f"data.masks={pattern}"))) == 2
-    assert len(build_dataset(config(tmp_path, "data.masks=none"))) == 4
+    assert len(build_dataset(config(tmp_path, f"data.masks={pattern}"))) == 3
+    assert len(build_dataset(config(tmp_path, "data.masks=none"))) == 6
+
+
+def test_a_picture_of_one_grey_is_no_mask(tmp_path):
+    """Folders of the names of masks may hold silhouettes alone, or blank pages."""
+    for name, value in {"white": 255, "black": 0}.items():
+        Image.new("L", (SIDE, SIDE), value).save(tmp_path / f"{name}.png")
+        assert not looks_like_mask(tmp_path / f"{name}.png")
+    mask(tmp_path / "mask.png")
+    assert looks_like_mask(tmp_path / "mask.png")
 
 
 def test_none_takes_every_file_for_a_photograph(tmp_path):
