@@ -1,5 +1,6 @@
 """Folders of images: classes, cameras from names and from transforms.json, the shared real sets."""
 
+import dataclasses
 import json
 import logging
 import math
@@ -11,8 +12,9 @@ from pathlib import Path
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset, build_loader, decoding, resolve
+from graf.data.folders import require_outside
 from graf.data.views import spread
-from graf.errors import DataError
+from graf.errors import DataError, GrafError
 
 import numpy as np
 import pytest
@@ -132,6 +134,14 @@ def test_opacity_goes_with_the_image_where_it_is_judged(tmp_path):
     assert torch.equal(images[0], torch.cat([plain["image"], plain["alpha"]]))
 
 
+def test_more_pixels_of_opacity_than_an_image_has_come_from_its_file(tmp_path):
+    pixels = torch.arange(256, dtype=torch.uint8).view(16, 16)
+    Image.merge("LA", [Image.new("L", (16, 16)), Image.fromarray(pixels.numpy())]).save(tmp_path / "a.png")
+    dataset = build_dataset(config(tmp_path, **{"data.alpha": "rgba"}))
+    assert dataset.read(0).shape == (4, 8, 8)
+    assert torch.equal(dataset.opacity(0, dataclasses.replace(dataset.data, imsize=16)), pixels / 255)
+
+
 def put_cut_out(file, opacity=0, mode="RGBA"):
     """A red image, whose left half has this opacity (8 bits)."""
     image = Image.new("RGBA", (8, 8), (255, 0, 0, 255))
@@ -204,9 +214,17 @@ def test_class_folders_can_be_named_globbed_or_found_below(tmp_path):
     for name in ("a/x.png", "b/x.png", "c/x.png"):
         put(tmp_path / name)
     assert build_dataset(config(tmp_path)).class_names == ["a", "b", "c"]
-    assert build_dataset(config(tmp_path / "[bc]")).class_names == ["b", "c"]
+    (tmp_path / "c.csv").touch()
+    assert build_dataset(config(tmp_path / "[bc]*")).class_names == ["b", "c"]
     assert build_dataset(config(tmp_path / "c", tmp_path / "a")).class_names == ["c", "a"]
     assert len(build_dataset(config(tmp_path, tmp_path / "a"))) == 3  # each folder once
+
+
+def test_what_is_written_may_lie_among_toy_cars_and_not_among_photographs(tmp_path):
+    data = config(tmp_path).data
+    with pytest.raises(GrafError, match=f"lies within the photographs' folder {tmp_path}"):
+        require_outside(tmp_path / "out", data)
+    require_outside(tmp_path / "out", dataclasses.replace(data, type="toy_cars"))
 
 
 def test_transforms_give_exact_poses(tmp_path):
@@ -251,11 +269,21 @@ def test_the_fingerprint_follows_files_and_preprocessing(tmp_path):
     file = put(tmp_path / "a.png")
     first = build_dataset(config(tmp_path)).fingerprint
     assert build_dataset(config(tmp_path)).fingerprint == first
-    assert build_dataset(config(tmp_path, **{"data.imsize": 16})).fingerprint != first
+    for key, value in {"imsize": 16, "background": "[0,0,0]", "center_crop": 4}.items():
+        assert build_dataset(config(tmp_path, **{f"data.{key}": value})).fingerprint != first
     os.utime(file, (1, 1))
     touched = build_dataset(config(tmp_path)).fingerprint
     put(tmp_path / "b.png")
     assert len({first, touched, build_dataset(config(tmp_path)).fingerprint}) == 3
+
+
+def test_the_fingerprint_follows_the_cameras(tmp_path):
+    put(tmp_path / "a.png")
+    found = set()
+    for azimuth_deg in (20.0, 21.0):
+        put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix(azimuth_deg)}])
+        found.add(build_dataset(config(tmp_path)).fingerprint)
+    assert len(found) == 2
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data is not here")

@@ -99,6 +99,7 @@ def test_a_file_that_is_removed_or_cut_off_costs_time_alone(tmp_path):
     (file,) = (tmp_path / "cache").iterdir()
     file.write_bytes(file.read_bytes()[:100])
     assert torch.equal(dataset.read(4), expected)
+    assert torch.equal(build_dataset(settings, tmp_path / "cache").read(4), expected)
     file.unlink()
     assert torch.equal(dataset.read(4), expected)
 
