@@ -363,16 +363,18 @@ def test_skip_gives_up_where_nothing_can_be_read():
         next(build_loader(Faulty(*range(N)), config("data.on_bad_file=skip"), "cpu"))
 
 
-def test_workers_that_are_started_anew_each_epoch_do_not_change_the_batches():
+@pytest.mark.parametrize(("persistent", "started"), [("false", 3), ("true", 1)])  # steps 3 to 4, 5 to 9, 10; or all of them
+def test_workers_that_are_started_anew_each_epoch_do_not_change_the_batches(persistent, started):
     dataset, start = Numbered(False), 3
     alone = take(build_loader(dataset, config(), "cpu", start), 8)
-    loader = build_loader(dataset, config("training.nworkers=1", "training.persistent_workers=false"), "cpu", start)
+    settings = config("training.nworkers=1", f"training.persistent_workers={persistent}")
+    loader = build_loader(dataset, settings, "cpu", start)
     seen = set()
     for wanted, _ in alone:
         seen.add(worker_of(loader).pid)
         assert torch.equal(next(loader)[0], wanted)
     loader.close()
-    assert len(seen) == 3  # steps 3 to 4, 5 to 9, 10
+    assert len(seen) == started
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

@@ -150,7 +150,24 @@ def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, mon
     assert "reach the frame's edge" not in caplog.text
 
 
-@pytest.mark.parametrize(("held", "outside"), [(15 / 16, False), (1.0, True)])
+def test_some_of_the_silhouettes_make_the_hull_with_their_own_cameras(smoke, monkeypatch):
+    """Of 16 silhouettes of a ball around (0.4, 0, 0), every fifth makes the hull."""
+    monkeypatch.setattr(module, "HULL_IMAGES", 4)
+    monkeypatch.setattr(module, "NEAREST", 1)  # all four cover each of its points
+    data, poses, centre = smoke("data.imsize=48").data, around(16), torch.tensor([[0.4, 0.0, 0.0]])
+    (x, y), pixels = project(centre, poses, 48, data)[0][:, 0].T, full_grid(48)[0]
+    discs = ((pixels[..., 0] - x[:, None, None]) ** 2 + (pixels[..., 1] - y[:, None, None]) ** 2 < 7**2).float()
+    box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), 16, lambda i: discs[i]), data)).view(2, 3)
+    torch.testing.assert_close(box.mean(0), centre[0], atol=0.1, rtol=0)
+
+
+def test_a_pixel_is_the_objects_where_most_of_it_is(smoke):
+    photographs = Photographs(Labels.of_poses(around(1)), 1, lambda _: torch.tensor([[0.2, 0.4], [0.6, 1.0]]))
+    (mask,) = module.silhouettes(photographs, torch.zeros(1, dtype=torch.long), smoke().data, "silhouettes")
+    assert mask.tolist() == [[False, False], [True, True]]
+
+
+@pytest.mark.parametrize(("held", "outside"), [(15 / 16, False), (0.95, True), (1.0, True)])
 def test_a_camera_that_is_wrong_does_not_enlarge_the_box_of_a_share(smoke, monkeypatch, held, outside, caplog):
     monkeypatch.setattr(module, "HULL_IMAGES", 2)
     discs = one_wide_disc()
