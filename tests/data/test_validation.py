@@ -329,6 +329,7 @@ def test_a_wrong_field_of_view_names_the_right_one(tmp_path):
     assert "set data.fov: 39.60" in faults_of(config(tmp_path))
     assert build_dataset(config(tmp_path, **{"data.fov": 39.6})).posed
     assert build_dataset(config(tmp_path, **{"data.fov": 40})).posed  # within half a degree
+    assert build_dataset(config(tmp_path, **{"data.orthographic": True})).posed  # which has none
 
 
 UNIT = "as if in another unit; scale the positions of these"
@@ -375,10 +376,11 @@ def test_cameras_out_of_reach_name_near_and_far_that_work(tmp_path):
     assert build_dataset(config(tmp_path, **{"data.radius": 8, "data.near": 7, "data.far": 9})).posed
 
 
-def test_drawn_cameras_out_of_reach_too(tmp_path):
+@pytest.mark.parametrize(("radius", "cure"), [("8", "near: 7 and data.far: 9"), ("[3.6,5]", "near: 4 and data.far: 6")])
+def test_drawn_cameras_out_of_reach_too(tmp_path, radius, cure):
     put(tmp_path / "a.png")
-    message = faults_of(config(tmp_path, **{"data.radius": 8}))
-    assert "set data.near: 7 and data.far: 9" in line_about(message, "data.radius")
+    message = faults_of(config(tmp_path, **{"data.radius": radius}))
+    assert f"set data.{cure}" in line_about(message, "data.radius")
 
 
 def test_photographs_without_transparency_cannot_be_judged_by_opacity(tmp_path, caplog):
@@ -404,6 +406,8 @@ def test_skipping_leaves_the_faulty_images_out_and_says_so(tmp_path, caplog):
     assert torch.equal(dataset.labels.elevation_index, torch.zeros(2, dtype=torch.long))
     assert "left out 2 faulty images" in caplog.text
     assert "0_0010.png" in caplog.text and "nameless.png" in caplog.text
+    few = faults_of(config(tmp_path, **{"data.on_bad_file": "skip", "training.batch_size": 3}))
+    assert "2 images are fewer than a batch of 3; add images or set training.batch_size: 2" in few
 
 
 def test_what_is_skipped_is_not_to_be_skipped_again(tmp_path, caplog):

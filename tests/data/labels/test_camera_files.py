@@ -109,6 +109,14 @@ def test_cameras_that_are_scaled_need_no_other_radius(tmp_path, caplog):
     assert "data.radius" not in caplog.text
 
 
+def test_cameras_that_are_scaled_need_depths_around_data_radius(tmp_path):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    problem = "data.radius: cameras 4 from the object do not have it between data.near 3 and data.far 3.9"
+    with pytest.raises(DataError, match=problem):
+        build_dataset(config(tmp_path, "data.radius=[3.2,4]", "data.near=3", "data.far=3.9"))
+
+
 def test_never_aligned_cameras_are_those_of_the_file(tmp_path):
     put(tmp_path / "images")
     write_text(tmp_path / "sparse", POSES)
@@ -258,6 +266,9 @@ def test_several_focal_lengths_and_axes_become_one_camera(tmp_path, caplog):
     for wrong in ("60", "10"):
         with pytest.raises(DataError, match=r"data\.fov: the square photographs have fields of view of 25\.75"):
             build_dataset(config(tmp_path, f"data.fov={wrong}"))
+    (tmp_path / "0.png").write_text("no image")
+    rest = build_dataset(config(tmp_path, *keys, "data.on_bad_file=skip"))
+    assert torch.equal(rest.read(0), views.read(1)) and torch.equal(rest.read(1), views.read(2))
 
 
 def test_what_lies_outside_a_photograph_is_background(tmp_path):
@@ -409,6 +420,12 @@ def test_cameras_of_pixels_as_they_are_stored_are_told(tmp_path, caplog, orienta
     assert build_dataset(config(tmp_path)).posed
     said = "1 of 1 photographs are stored turned, by their EXIF orientation, such as"
     assert (said in caplog.text) == (told == "warning")
+
+
+def test_a_camera_without_a_size_may_be_of_pixels_as_they_are_stored(tmp_path, caplog):
+    put_turned(tmp_path / "a.jpg", 6)
+    build_dataset(config(tmp_path))
+    assert "1 of 1 photographs are stored turned" in caplog.text
 
 
 def test_photographs_of_one_lens_and_two_shapes_are_cropped_to_one_field_of_view(tmp_path):

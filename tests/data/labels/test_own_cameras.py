@@ -11,6 +11,8 @@ from graf.camera import poses_at
 from graf.config import load_config
 from graf.data import build_dataset, with_cameras_of, with_trained_cameras
 from graf.data.advice.summary import log_summary, log_warnings, tell_of_unread_cameras
+from graf.data.folders import Item
+from graf.data.labels.framing import are_cropped
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
 from graf.rays import depth_bounds
@@ -228,6 +230,20 @@ def test_one_photograph_that_shows_far_less_than_the_others_decides_nothing(tmp_
 def test_nearly_equal_focal_lengths_are_one(tmp_path, spread):
     folder = posed(tmp_path, 90.0, 1.5, size=(24, 24), fl_x=12.0, w=24, h=24)
     assert settings_of(with_one_focal_length(folder, 12.0 + spread))["fov"] == pytest.approx(90, abs=0.3)
+
+
+def test_a_field_of_view_that_one_photograph_does_not_have_is_not_kept(tmp_path):
+    """The default's 32 degrees are within half a degree of 32.3, and not of 32.6."""
+    focals = [8 / math.tan(math.radians(fov_deg / 2)) for fov_deg in (32.3, 32.6)]
+    folder = with_one_focal_length(posed(tmp_path, radius=3.6, fl_x=focals[0], w=16, h=16), focals[1])
+    assert settings_of(folder)["fov"] == pytest.approx(32.45)
+
+
+@pytest.mark.parametrize(("right", "cropped"), [(0.0, False), (0.06, False), (0.08, True), (-0.06, True)])
+def test_an_optical_axis_is_compared_with_that_of_our_pixels(tmp_path, right, cropped):
+    """At 16 pixels a side it is 1/32 of the width right of the centre, and may be 0.01 + 1/32 beside that."""
+    items = [Item(tmp_path / "a.png", 0, focal=1.7, axis=(right, 0.0))]
+    assert are_cropped(items, config(tmp_path).data) == cropped
 
 
 def test_what_is_left_out_decides_nothing(tmp_path):
