@@ -9,8 +9,8 @@ from graf.camera import focal_length, poses_at, sample_poses
 from graf.config import load_config
 from graf.data import build_dataset, resolve, toy_cars
 from graf.data.car_shapes import make_car
-from graf.data.raycast import Solids, cast, slanted_box
-from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
+from graf.data.raycast import AMBIENT, DIFFUSE, LIGHT, Solids, cast, slanted_box
+from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars, unseen_toy_cars
 from graf.errors import DataError
 
 import pytest
@@ -46,9 +46,11 @@ def test_a_ray_meets_a_box_where_it_should():
     )
     rays_o = torch.tensor([[4.0, 0.0, 0.0], [0.0, 3.0, 0.0], [4.0, 0.6, 0.0]])
     rays_d = torch.tensor([[-2.0, 0.0, 0.0], [0.0, -1.0, 0.0], [-1.0, 0.0, 0.0]])
-    _, distance, hit = cast(box, rays_o, rays_d)
+    colour, distance, hit = cast(box, rays_o, rays_d)
     assert hit.tolist() == [True, True, False]
     torch.testing.assert_close(distance, torch.tensor([1.75, 2.5, 0.0]))  # x 0.5 at z 0, y 0.5, past the side
+    front = AMBIENT + DIFFUSE * (2 * LIGHT[0] + LIGHT[2]) / 5**0.5  # of the normal (2, 0, 1); the side has none of it
+    torch.testing.assert_close(colour[:, 0], torch.tensor([front, AMBIENT, 0.0]))
 
 
 def test_a_ray_meets_the_rim_and_the_side_of_a_disc():
@@ -120,6 +122,12 @@ def test_supersampling_smooths_edges_without_shifting_them():
         assert abs(centres[0] - centres[1]) < 0.1
 
 
+def test_the_depth_of_a_pixel_is_that_of_its_part_that_is_covered():
+    seen = view(70.0)
+    partly = (seen.opacity > 0) & (seen.opacity < 1)
+    assert partly.any() and (seen.depth[partly] > 3.6 - 1).all() and (seen.depth[seen.opacity == 0] == 0).all()
+
+
 def test_cars_differ_by_index_and_seed_and_repeat_exactly():
     same, again = make_car(5, 1), make_car(5, 1)
     assert torch.equal(same.faces, again.faces)
@@ -128,6 +136,14 @@ def test_cars_differ_by_index_and_seed_and_repeat_exactly():
     first, second = make_toy_cars(DATA), make_toy_cars(DATA)
     assert torch.equal(first["images"], second["images"])
     assert not torch.equal(first["images"], make_toy_cars(dataclasses.replace(DATA, seed=1))["images"])
+
+
+def test_unseen_cars_are_in_no_set():
+    data = dataclasses.replace(DATA, n_images=2)
+    of_sets = torch.cat([make_toy_cars(dataclasses.replace(data, seed=seed))["images"] for seed in (0, 1)])
+    unseen = torch.cat([unseen_toy_cars(data, 2, seed).images[:, :3] for seed in (0, 1)])
+    every = torch.cat([of_sets, unseen])
+    assert len(every.unique(dim=0)) == 8
 
 
 def test_making_cars_leaves_global_randomness_and_threads_alone():
