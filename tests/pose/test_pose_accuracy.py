@@ -49,6 +49,12 @@ def test_medians_and_the_share_within_15_degrees():
     assert found["within_15_deg"] == pytest.approx(2 / 3)
 
 
+def test_a_network_reads_in_eval_mode_and_is_left_as_it_was():
+    network = torch.nn.Dropout(0.5).train()
+    read = reading.read_cameras(network, lambda indices: torch.ones(len(indices), 40), 2, "cpu")
+    assert torch.equal(read, torch.ones(2, 40)) and network.training
+
+
 def test_images_of_any_size_are_brought_to_the_estimators(run_dir):
     estimator = load_estimator(run_dir)
     images = torch.rand(3, 3, 16, 16) * 2 - 1
@@ -144,8 +150,9 @@ def test_a_camera_from_which_nothing_is_seen_gets_the_distance_of_the_others(run
     torch.testing.assert_close(moved[3, :, :3], poses[3, :, :3])
     assert "1 of 5 cameras were estimated at a distance from which nothing is seen, such as 0.4 of 3.png" in caplog.text
     assert label_poses.within_reach(moved, paths, data) is moved
-    near = poses_at(torch.arange(5.0), 0.35, 0.4)
-    assert label_poses.within_reach(near, paths, data) is near
+    for distances in ([0.4] * 5, [0.4, 3.6, 0.4, 3.6, 0.4]):
+        near = poses_at(torch.arange(5.0), 0.35, torch.tensor(distances))
+        assert label_poses.within_reach(near, paths, data) is near
 
 
 @pytest.mark.parametrize(("own_images", "n_classes"), [(0, 2), (2, 1)])

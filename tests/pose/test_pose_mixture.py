@@ -62,6 +62,8 @@ def test_samples_are_as_frequent_as_probable_and_the_same_for_a_seed():
     assert ((first >= 0) & (first < 360)).all()
     to_the_first = ((first - 350 + 180) % 360 - 180).abs() < 90
     assert float(to_the_first.double().mean()) == pytest.approx(0.7, abs=0.03)
+    sharp = mixture_of_many([1.0], [90.0], [1000.0]).sample(torch.Generator().manual_seed(1))
+    assert float(sharp.mean()) == pytest.approx(90, abs=0.15)  # 1.8 degrees of standard deviation, of 4000
 
 
 def test_a_sampled_answer_is_a_peak_as_often_as_it_is_probable():
@@ -108,9 +110,9 @@ def test_losses_are_of_azimuth_and_height():
 def test_heights_count_by_their_weights():
     found = mixture([1.0], [90.0], [30.0])
     one, other = (poses_at(torch.tensor([90.0]), torch.tensor([v]), 3.6) for v in (0.5, 0.4))
-    azimuth, height = mixture_losses(found, torch.cat([one, other]), torch.tensor([0.5, 2.0]))
+    azimuth, height = mixture_losses(found, torch.cat([one, other]), torch.tensor([0.5, 3.0]))
     assert float(azimuth) == pytest.approx(-math.log(vonmises.pdf(0, 30)), rel=1e-3)
-    assert float(height) == pytest.approx((0.5 * 0.4 + 2 * 0.2) / 2, abs=1e-5)
+    assert float(height) == pytest.approx((0.5 * 0.4 + 3 * 0.2) / 2, abs=1e-5)
 
 
 def test_a_mixture_learns_that_two_ends_look_alike():

@@ -114,6 +114,14 @@ def test_the_rate_rises_and_falls_along_a_cosine(build):
     assert rates == pytest.approx([0.5, (1 + math.cos(math.pi / 4)) / 2, 0.5, (1 - math.cos(math.pi / 4)) / 2, 0])
 
 
+def test_weights_decay_as_the_config_says(build):
+    state = build("training.weight_decay=0.3", "training.lr=0.1", "training.warm_up_steps=1")
+    weight = state.estimator.head[1].weight
+    before, weight.grad = weight.detach().clone(), torch.zeros_like(weight)
+    state.optimizer.step()
+    torch.testing.assert_close(weight.detach(), before * (1 - 0.1 * 0.3))
+
+
 def test_processes_reframe_their_own_images_of_a_batch(build, monkeypatch):
     images = torch.rand(4, 3, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
