@@ -46,6 +46,17 @@ def test_a_name_with_degrees_tells_the_elevation_alone(tmp_path, refine):
     torch.testing.assert_close(poses, poses_at(torch.tensor([90.0]), torch.tensor([0.25]), RADIUS))  # v = (1 - sin 30) / 2
 
 
+@pytest.mark.parametrize("name", ["0.5_0090.png", "car.png"])
+def test_cameras_are_mended_as_in_training(tmp_path, refine, name):
+    data, file = dataclasses.replace(refine("data.v=[0.4]").data, azimuths="clockwise", roll_deg=90.0), put(tmp_path / name)
+    if name == "car.png":
+        matrix = [*poses_at(torch.tensor(90.0), torch.tensor(0.4), RADIUS).tolist(), [0, 0, 0, 1]]
+        (tmp_path / "transforms.json").write_text(json.dumps({"frames": [{"file_path": name, "transform_matrix": matrix}]}))
+    right, up, backward, position = poses_at(torch.tensor(-90.0), torch.tensor(0.4), RADIUS).T
+    expected = torch.stack([up, -right, backward, position], dim=-1)[None]  # a quarter turn about the optical axis
+    torch.testing.assert_close(known_poses([file], data), expected)
+
+
 def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
     assert known_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 
@@ -121,7 +132,7 @@ def test_the_file_of_cameras_is_found_above_the_working_directory(tmp_path, refi
     torch.testing.assert_close(known_poses(target_files(["."], data), data), pose)
 
 
-@pytest.mark.parametrize(("cx", "used"), [(8.5, True), (9.0, False)])
+@pytest.mark.parametrize(("cx", "used"), [(8.5, True), (9.0, False), (7.0, False)])
 def test_the_half_pixel_of_our_own_exports_is_no_other_axis(tmp_path, refine, cx, used):
     data, file = refine().data, put(tmp_path / "0005.png")
     pose = poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)[0].tolist()

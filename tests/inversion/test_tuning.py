@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from graf.camera import azimuth_and_v, poses_at
+from graf.camera import azimuth_and_v, poses_at, sample_poses
 from graf.errors import GrafError
 from graf.inversion import tuning
 from graf.inversion.results import Inversion, as_rendered, similarity
@@ -60,10 +60,16 @@ def test_the_copy_renders_the_photographs_better_and_the_model_stays(generator, 
     assert 0 < seen.loss < 1
 
 
-def test_the_same_seed_gives_the_same_weights(generator, photographs):
-    found = found_in(generator, photographs[:1])
-    hashes = [weights_hash(tune(generator, found, photographs[:1], TuningSettings(2, seed=seed))[0]) for seed in (0, 0, 1)]
+@pytest.mark.parametrize("keep_weight", [0.0, 0.1])
+def test_the_same_seed_gives_the_same_weights(generator, photographs, monkeypatch, keep_weight):
+    found, hashes, elsewhere = found_in(generator, photographs[:1]), [], []
+    monkeypatch.setattr(tuning, "sample_poses", lambda *given: elsewhere.append(sample_poses(*given)) or elsewhere[-1])
+    for seed in (0, 0, 1):
+        tuned, _ = tune(generator, found, photographs[:1], TuningSettings(1, keep_weight=keep_weight, seed=seed))
+        hashes.append(weights_hash(tuned))
     assert hashes[0] == hashes[1] != hashes[2]
+    assert len(elsewhere) == (3 if keep_weight else 0)
+    assert not elsewhere or torch.equal(*elsewhere[:2]) and not torch.equal(*elsewhere[1:])
 
 
 def test_views_from_elsewhere_are_kept_by_their_weight(generator, photographs):

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import load_config
@@ -83,6 +84,18 @@ def assert_same(whole: dict, resumed: dict) -> None:
     assert whole.keys() == resumed.keys()
     for name, value in whole.items():
         assert value == resumed[name] if isinstance(value, bytes) else all(map(torch.equal, value, resumed[name])), name
+
+
+def test_views_of_another_seed_and_of_a_later_round_are_of_other_objects(tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(find_cameras, "load_generator", lambda run, device: SimpleNamespace(config=load_config(run)))
+    monkeypatch.setattr(find_cameras, "build_dataset", lambda config: None)
+    monkeypatch.setattr(rounds, "view_sampler", lambda dataset, data: None)
+    monkeypatch.setattr(rounds, "write_views", lambda folder, generator, sampler, n, seed: seeds.append(seed))
+    for number, training in enumerate(("{seed: 1, max_steps: 10}", "{seed: 1, max_steps: 30}", "{seed: 2, max_steps: 10}")):
+        (tmp_path / f"{number}.yaml").write_text(f"training: {training}")
+        find_cameras.make_views(tmp_path / "views", tmp_path / f"{number}.yaml", 5, torch.device("cpu"))
+    assert len(set(seeds)) == 3
 
 
 def test_a_round_goes_on_bit_for_bit(find, tmp_path):
