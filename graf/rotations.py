@@ -56,7 +56,7 @@ def nearest_vector(vector: Tensor, reference: Tensor) -> Tensor:
     length = vector.norm(dim=-1, keepdim=True)
     other = vector - 2 * math.pi * vector / length.clamp_min(1e-12)
     nearer = (other - reference).norm(dim=-1, keepdim=True) < (vector - reference).norm(dim=-1, keepdim=True)
-    return torch.where(nearer & (length > 0), other, vector)
+    return torch.where(nearer, other, vector)
 
 
 def angle_between_deg(rotation: Tensor, other: Tensor) -> Tensor:
