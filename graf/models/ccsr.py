@@ -157,7 +157,7 @@ class LightBackbone(nn.Module):
         h = self.narrowing(h)
         for conv in self.upsampled_convs:
             h = F.leaky_relu(conv(F.interpolate(h, scale_factor=2, mode="bilinear")), 0.2)
-        interpolated = F.interpolate(low.float(), scale_factor=self.scale_factor, mode="bicubic")
+        interpolated = F.interpolate(low, scale_factor=self.scale_factor, mode="bicubic")
         return interpolated + self.last(h)
 
 
