@@ -165,7 +165,10 @@ def test_a_gaussian_of_no_width_is_one_camera_and_a_wide_one_stays_on_the_sphere
     expected = poses_at(torch.zeros(5), torch.full((5,), 0.5), 3.6)
     torch.testing.assert_close(sample_poses(5, point, torch.Generator().manual_seed(0)), expected)
     wide = smoke("data.camera_prior=front", "data.azimuth_std_deg=60", "data.elevation_std_deg=40").data
-    assert sample_poses(2000, wide, torch.Generator().manual_seed(0)).isfinite().all()  # some beyond the pole
+    poses = sample_poses(2000, wide, torch.Generator().manual_seed(0))
+    assert poses.isfinite().all()
+    _, elevation_deg = angles_deg(poses)
+    assert (elevation_deg.abs() > 89.9).float().mean() == pytest.approx(0.0244, abs=0.01)  # at the poles, of 90 / 40 deviations
 
 
 def test_paths_stay_within_two_standard_deviations_of_the_front(smoke):
@@ -198,6 +201,8 @@ def test_labels_are_mirrored_where_asked():
     assert azimuth_and_v(found.pose_c2w)[0].tolist() == pytest.approx([170, 20], abs=1e-3)
     assert torch.equal(found.class_index, labels.class_index) and torch.equal(found.elevation_index, labels.elevation_index)
     assert labels.mirrored(torch.tensor([True, True]), "none") is labels
+    unposed = dataclasses.replace(labels, pose_c2w=None)
+    assert unposed.mirrored(torch.tensor([True, True]), 90.0) is unposed
 
 
 def test_drawn_cameras_follow_their_generator_alone(smoke):
@@ -210,6 +215,7 @@ def test_drawn_cameras_follow_their_generator_alone(smoke):
 
 def test_view_azimuths_do_not_meet_their_start_on_a_full_circle(smoke):
     assert view_azimuths(4, smoke().data).tolist() == [0, 90, 180, 270]
+    assert view_azimuths(4, smoke("data.umin=-0.5", "data.umax=0.5").data).tolist() == [-180, -90, 0, 90]
     part = view_azimuths(3, smoke("data.umin=0.25", "data.umax=0.5").data)
     torch.testing.assert_close(part, torch.tensor([90.0, 135.0, 180.0]))
 

@@ -16,6 +16,7 @@ from graf.rays import (
     one_pixel_per_block,
     sample_patch_grid,
     smallest_scale,
+    whole_frame,
 )
 
 import pytest
@@ -107,6 +108,8 @@ def test_whole_frames_are_made_once_and_take_as_many_random_numbers_as_patches(s
     torch.rand(5 * (1 + 2), generator=(same := rng()))
     assert torch.equal(numbers.get_state(), same.get_state())
     assert sample_patch_grid(1, 16, 20, sampler, 0, numbers, "meta").device.type == "meta"
+    with torch.inference_mode():
+        assert not whole_frame(5, 7, "cpu").is_inference()  # a step could not keep it for its backward pass
 
 
 def test_one_pixel_of_each_block_is_a_random_one_of_its_pixels():

@@ -73,6 +73,7 @@ def test_angles_wrap():
     errors = pose_errors(poses, true)
     torch.testing.assert_close(errors.azimuth_deg, torch.tensor([3.0, 20.0]), atol=1e-3, rtol=0)
     torch.testing.assert_close(errors.elevation_deg, torch.tensor([0.0, 30.0]), atol=1e-3, rtol=0)  # asin(1 - 2 / 4)
+    assert errors.rotation_deg[0].item() == pytest.approx(3, abs=1e-3)  # on the horizon, by which the azimuth differs
 
 
 def test_relative_motion_takes_the_first_camera_to_the_second():
