@@ -5,6 +5,7 @@ import math
 import threading
 
 from graf.camera import Labels, poses_at
+from graf.config import override
 from graf.errors import GrafError
 from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, evaluate_dense, indices_of
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
@@ -28,7 +29,7 @@ class Slab(nn.Module):
         return latents
 
     def forward(self, points, view_directions, styles):
-        self.points = points
+        self.points, self.view_directions = points, view_directions
         within = (points[..., 2] > self.low) & (points[..., 2] < self.high)
         return torch.where(within, self.inside, self.outside), torch.tensor(self.colour).expand_as(points)
 
@@ -77,11 +78,13 @@ def test_nothing_shows_the_background(smoke, labels, latents, activation, backgr
 
 @pytest.mark.parametrize("raw", [-3.0, -10.0])
 def test_thin_softplus_haze_lets_the_background_through(smoke, labels, latents, raw):
-    """Along near..far the haze absorbs 1 - exp(-softplus(raw) * length), length = far - near on the axis: 9% and 0.01%."""
+    """Along near..far the haze absorbs 1 - exp(-softplus(raw) * length), length = far - near on the axis: 9% and 0.01%. However
+    thin it is, its mean depth is that of what absorbs evenly."""
     config = smoke("nerf.density_activation=softplus", "nerf.samples_per_ray=32")
-    opacity = with_field(config, Slab(raw))(latents, labels).opacity
-    absorbed = 1 - math.exp(-math.log1p(math.exp(raw)) * (config.data.far - config.data.near) * 1.1)  # 1.1: oblique rays
-    assert opacity.max() < 1.1 * absorbed
+    rendering, (near, far) = with_field(config, Slab(raw))(latents, labels), (config.data.near, config.data.far)
+    absorbed = 1 - math.exp(-math.log1p(math.exp(raw)) * (far - near) * 1.1)  # 1.1: oblique rays
+    assert rendering.opacity.max() < 1.1 * absorbed
+    torch.testing.assert_close(rendering.depth, torch.full((4, 1, 16, 16), (near + far) / 2), atol=0.03 * (far - near), rtol=0)
 
 
 def test_a_wall_is_at_its_depth(smoke, labels, latents):
@@ -110,6 +113,21 @@ def test_haze_absorbs_by_beers_law(smoke, labels, latents):
     _, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
     length = 10 * 0.1 * rays_d.norm(dim=-1)
     torch.testing.assert_close(opacity, 1 - torch.exp(-sigma * length), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_fields_are_given_the_rays_directions_at_unit_length(smoke, labels, latents):
+    config, field = smoke(), Slab(1.0)
+    with_field(config, field)(latents, labels)
+    _, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
+    torch.testing.assert_close(field.view_directions, rays_d / rays_d.square().sum(-1, keepdim=True).sqrt())
+
+
+def test_maps_are_enlarged_without_depths_between_an_object_and_what_is_behind_it():
+    depth = torch.tensor([[1.0, 9.0], [9.0, 1.0]])[None, None]
+    enlarged = Rendering(torch.zeros(1, 3, 4, 4), depth, 1 / depth, 0 * depth).at(4)
+    repeated = torch.tensor([[1.0, 1, 9, 9], [1, 1, 9, 9], [9, 9, 1, 1], [9, 9, 1, 1]])[None, None]
+    assert torch.equal(enlarged.depth, repeated) and torch.equal(enlarged.disparity, 1 / repeated)
 
 
 def test_up_in_the_world_is_up_in_the_picture(smoke, latents):
@@ -231,6 +249,9 @@ def test_density_noise_that_does_not_decrease_stays(smoke, build):
     assert noise.density_noise.shape == (4, 256, 8)
     assert noise.fine_density_noise.shape == (4, 256, 8 + 3)
     assert noise.fine_jitter.shape == (4, 256, 3)
+    even = noise_of(build(override(config, ["nerf.perturb=false"])), step=10**6)
+    assert even.jitter is None and even.fine_jitter is None
+    assert even.density_noise.std().item() == pytest.approx(2, rel=0.05) == even.fine_density_noise.std().item()
 
 
 def assert_chunks_change_nothing(build, config, labels, latents, rays_at_once, rounding=0.0):
