@@ -158,6 +158,11 @@ def test_light_starts_near_the_interpolation(scale):
     assert 0.001 < detail.std() < 0.3
 
 
+def test_latents_scale_and_shift_light_features_by_a_quarter_at_the_start():
+    backbone = LightBackbone(2, code_channels=4, latent_dim=64, width=24, depth=3, width_upsampled=8)
+    assert backbone.modulation(torch.randn(200, 64)).std().item() == pytest.approx(0.25, rel=0.1)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_flat_input_gives_no_checkerboard_at_any_weights(scale):
     """Away from the borders, where padding is seen, all pixels of a flat input's proposal are alike."""
@@ -433,6 +438,15 @@ def test_ccsr_learns_from_photographs_alone_and_the_field_through_it(refine, lab
         return torch.autograd.grad(loss, of_field)
 
     assert_near(gradients("photographs"), gradients("discriminator"))
+
+
+def test_a_restoration_is_judged_by_its_mean_absolute_difference(refine, labels):
+    """One that proposes nothing repeats the means of 2 x 2 pixels."""
+    state, images = state_of(refine("ccsr.learns_from=photographs", "ccsr.kernel=box")), photographs(4, 16)
+    state.generator.refinement.backbone.forward = lambda low, *_: torch.zeros(len(low), 3, 16, 16)
+    repeated = F.interpolate(F.avg_pool2d(images, 2), scale_factor=2, mode="nearest")
+    found = generator_step(state, labels, images, labels)["loss_restore"]
+    assert found.item() == pytest.approx((repeated - images).abs().mean().item(), rel=1e-4)
 
 
 def test_what_photographs_teach_sharpens_photographs(refine, labels):

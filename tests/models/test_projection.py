@@ -130,6 +130,14 @@ def test_gradients_reach_proposal_and_rendering(kernel):
     assert torch.autograd.gradcheck(ConsistencyEnforcingModule(kernel, 2), (x, y))
 
 
+def test_the_drift_teaches_the_proposal_and_not_the_rendering():
+    x, y = (image.requires_grad_() for image in proposal_and_target(2))
+    drift = ConsistencyEnforcingModule("box", 2).drift(x, y)
+    drift.sum().backward()
+    torch.testing.assert_close(drift[:, 0], (F.avg_pool2d(x, 2) - y).square().flatten(1).mean(1))
+    assert x.grad.abs().sum() > 0 and y.grad is None
+
+
 def test_autocast_does_not_reach_it():
     project = ConsistencyEnforcingModule("bicubic", 2)
     x, y = proposal_and_target(2, torch.float32)

@@ -1,7 +1,7 @@
 """The ESRGAN generator as a backbone: sizes, ranges, and additions that leave pretrained weights their effect."""
 
 from graf.errors import ConfigError
-from graf.models.rrdb import RRDBBackbone, RRDBNet, fold_pixels
+from graf.models.rrdb import RRDB, ResidualDenseBlock, RRDBBackbone, RRDBNet, fold_pixels
 
 import pytest
 import torch
@@ -32,6 +32,15 @@ def test_every_scale_and_size(scale, h, w):
 def test_a_scale_that_it_does_not_know_is_named():
     with pytest.raises(ConfigError, match=r"ccsr\.scale_factor.* not by 3"):
         small_net(3)
+
+
+def test_every_residual_branch_counts_a_fifth():
+    x, block, three = torch.randn(2, 8, 3, 3), ResidualDenseBlock(8, 4), RRDB(8, 4)
+    torch.nn.init.zeros_(block.conv5.weight)
+    torch.nn.init.ones_(block.conv5.bias)
+    torch.testing.assert_close(block(x), x + 0.2)
+    three.rdb1 = three.rdb2 = three.rdb3 = block
+    torch.testing.assert_close(three(x), x + 0.2 * (x + 3 * 0.2))
 
 
 def test_folding_keeps_every_pixel_and_repeats_the_border():
