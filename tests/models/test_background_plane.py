@@ -88,6 +88,14 @@ def test_windows_lie_everywhere_on_the_plane(smoke, kind):
     )
 
 
+@pytest.mark.parametrize(("imsize", "side"), [(16, 16), (24, 32), (64, 64)])
+def test_the_plane_has_at_least_as_many_pixels_a_side_as_a_rendering(smoke, imsize, side):
+    plane, seen = build(smoke(*PLANE, f"data.imsize={imsize}")).background_model, []
+    plane.to_colours.register_forward_hook(lambda layer, given, made: seen.append(made.shape))
+    plane(torch.zeros(1, 6), full_grid(imsize), imsize)
+    assert seen == [(1, 3, side, side)]
+
+
 def test_objects_do_not_know_their_backgrounds_code(refine, labels, latents):
     generator, other = build(refine(*PLANE)), latents.clone()
     other[:, 8:] = 0

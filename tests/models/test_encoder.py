@@ -123,6 +123,14 @@ def test_cameras_that_are_found_come_to_be_as_frequent_as_those_that_are_sampled
     assert latents.shape == (4000, 6) and latents.std().item() == pytest.approx(1, rel=0.1)
 
 
+def test_cameras_that_are_found_keep_away_from_the_poles(of_fronts):
+    mean = torch.zeros(3, 8)
+    mean[:, 1] = torch.tensor([-20.0, 3.0, 20.0])  # of 10 degrees
+    _, poses = of_fronts.sample(mean, torch.zeros(3, 6), torch.zeros(3, 6))
+    _, v = azimuth_and_v(poses)
+    torch.testing.assert_close(torch.asin(1 - 2 * v).rad2deg(), torch.tensor([-80.0, 30.0, 80.0]), atol=1e-2, rtol=0)
+
+
 def test_of_known_cameras_none_is_found(encoder, cut_outs, labels):
     latents, poses = encoder.sample(*encoder(cut_outs, labels.pose_c2w), torch.zeros(4, 6))
     assert poses is None and latents.shape == (4, 6)
@@ -160,8 +168,9 @@ def test_the_covariance_is_about_the_centre_of_all(encoder):
     torch.testing.assert_close(whitened, torch.eye(6), rtol=0, atol=1e-3)
 
 
-def test_a_batch_of_all_images_is_followed_at_once(encoder):
-    mean, log_variance = gaussians(1600)
+@pytest.mark.parametrize("n_images", [1600, 4000])
+def test_a_batch_of_all_images_is_followed_at_once(encoder, n_images):
+    mean, log_variance = gaussians(n_images)
     follow(encoder, mean, log_variance)
     torch.testing.assert_close(encoder.centre, mean.mean(0))
     torch.testing.assert_close(encoder.moments(mean, log_variance)[1:], torch.eye(6), atol=1e-3, rtol=0)

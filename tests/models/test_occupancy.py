@@ -263,6 +263,8 @@ def test_a_grid_pays_for_many_or_large_views_in_a_box(smoke):
     generator = Generator(smoke(BOX, "nerf.render_samples_per_ray=32"))
     assert [pays(generator, n, side) for n, side in ((4, 34), (4, 33), (5, 30), (3, 64))] == [True, False, True, False]
     assert 4 * 34**2 * 32 >= 4 * 33**3 > 4 * 33**2 * 32
+    refined = Generator(smoke(BOX, "nerf.render_samples_per_ray=32", "ccsr.mode=refine"))  # to twice as many pixels as rays
+    assert [pays(refined, 4, side) for side in (68, 66)] == [True, False]
     for without_grid in ("data.box=none", "nerf.multires=10"):
         generator, *one = object_of(smoke(BOX, without_grid))
         assert not pays(generator, 100, 64)
