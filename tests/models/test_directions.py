@@ -126,6 +126,37 @@ def test_without_a_mapping_network_the_latent_that_is_seen_most_comes_first(conc
         assert offset.abs().argmax() == seen and offset[seen].abs() > 0.8 * offset.norm(), part
 
 
+def test_an_appearance_is_what_the_mean_shape_looks_like_where_something_is(concat):
+    """The shape colours most, and the first of the appearance's latents only where nothing is."""
+    generator = made(concat())
+
+    def forward(points, view_directions, styles):
+        shape, appearance = (code[:, None, None] for code in styles.tensor_split([generator.field.shape_width], dim=-1))
+        filled = points[..., 0] > 0
+        colour = torch.where(filled, 9 * shape[..., 0] + appearance[..., 1], 9 * appearance[..., 0])
+        return torch.where(filled, 99.0, -1.0), colour[..., None].expand_as(points)
+
+    generator.field.forward = forward
+    offset = principal_directions(generator, 1)["appearance"].offsets[0]
+    assert offset[1].item() == pytest.approx(1, rel=0.1) and offset.norm() < 1.1
+
+
+def test_directions_are_those_of_objects_of_all_classes(film):
+    """Objects of each class vary along a direction of their own."""
+
+    class OfClasses(nn.Linear):
+        def forward(self, code):
+            second = code[:, :1] > 50
+            return torch.cat([torch.where(second, 0.0, code[:, 1:2]), torch.where(second, code[:, 1:2], 0.0)], dim=1)
+
+    generator = made(film("discriminator.condition=class"), n_classes=2)
+    generator.field.shape_mapping = OfClasses(1, 1)
+    with torch.no_grad():
+        generator.class_embedding.weight.copy_(torch.tensor([[0.0], [100.0]]) * (torch.arange(8) == 0))
+    found = principal_directions(generator, 2)["shape"]
+    torch.testing.assert_close(found.deviations, torch.tensor([0.5, 0.5]).sqrt(), atol=0.05, rtol=0)
+
+
 def test_the_same_seed_finds_the_same_directions(generator):
     one, same, other = (principal_directions(generator, 3, seed) for seed in (0, 0, 1))
     for part in PARTS:
