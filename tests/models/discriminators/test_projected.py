@@ -62,6 +62,21 @@ def test_it_knows_its_condition_and_each_of_its_parameters_has_a_gradient(build,
     assert [name for name, p in discriminator.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
+def test_a_label_counts_by_its_direction_and_not_by_the_length_of_its_embedding(build, labels, photographs):
+    discriminator = build("discriminator.condition=class")
+    logits = discriminator(photographs, labels).logits
+    with torch.no_grad():
+        discriminator.class_embedding.weight *= 7
+    torch.testing.assert_close(discriminator(photographs, labels).logits, logits, atol=1e-5, rtol=1e-4)
+
+
+def test_the_weights_of_heads_are_divided_by_their_norms_from_the_start(build):
+    for name, layer in build("discriminator.condition=class").named_modules():
+        if isinstance(layer, SpectralConv):
+            norm = torch.linalg.matrix_norm(layer.divided_weight().flatten(1), 2)
+            assert norm.item() == pytest.approx(1, abs=0.1), name
+
+
 def test_gradients_reach_colours_and_opacity(build, labels, cut_outs):
     discriminator, images = build("data.alpha=rgba"), cut_outs[:2].requires_grad_()
     discriminator(images, labels[:2]).logits.mean().backward()
@@ -90,6 +105,18 @@ def test_its_normalisations_and_even_margins_are_in_its_convolutions(photographs
         torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
     padded = [module for module in networks[0].modules() if isinstance(module, torch.nn.ZeroPad2d)]
     assert all(left < right and top < bottom for left, right, top, bottom in (module.padding for module in padded))
+
+
+def test_the_frozen_network_sees_averages_of_pixels_in_the_range_that_it_was_trained_in():
+    """Levels of 0 and 255 as -127 / 128 and 1; stripes that are narrower than its pixels as their mean."""
+    network, seen = feature_network(), []
+    network._conv_stem.register_forward_pre_hook(lambda conv, given: seen.append(given[0]))
+    stripes = torch.tensor([-1.0, 1.0]).repeat(48).expand(96, 96)
+    outputs_of(network, torch.stack([-torch.ones(96, 96), torch.ones(96, 96), stripes])[:, None].expand(-1, 3, -1, -1), [0], 32)
+    black, white, grey = seen[0].unbind(0)
+    torch.testing.assert_close(black, torch.full((3, 32, 32), -127 / 128))
+    torch.testing.assert_close(white, torch.ones(3, 32, 32))
+    assert grey[..., 2:-2].abs().max() < 0.1
 
 
 @pytest.mark.parametrize("name", NETWORKS)
