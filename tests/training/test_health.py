@@ -2,6 +2,7 @@
 
 import gc
 import json
+import warnings
 import weakref
 from types import SimpleNamespace
 
@@ -19,7 +20,15 @@ from graf.runtime.processes import ALONE, AnotherProcessFailed, Processes
 from graf.training import health, inputs, loop
 from graf.training import step as steps
 from graf.training.graphs import Graphs
-from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back, roll_back_all
+from graf.training.health import (
+    Derailed,
+    HalfUpdated,
+    anomalies_named,
+    check_numbers,
+    count_bad_steps,
+    roll_back,
+    roll_back_all,
+)
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.statistics import Values, accuracy_by_pairs, accuracy_by_sign, colour_deviation, colour_moments
@@ -139,6 +148,39 @@ def test_a_good_step_between_bad_ones_begins_the_count_anew(build, batch):
     assert (state.bad_steps, state.first_bad) == (0, "")
 
 
+@pytest.mark.parametrize(("print_every", "read"), [(0, [10, 12]), (5, [5, 10, 12])])
+def test_a_gpus_numbers_are_read_when_a_row_is_due_and_after_the_last_step(build, photographs, print_every, read):
+    """On a CPU they are read in each step."""
+    state, found = build("training.max_steps=12", f"training.print_every={print_every}"), []
+    for device, expected in (("cuda", read), ("cpu", [*range(1, 13)])):
+        state.device = torch.device(device)
+        for state.step in range(1, 13):
+            check_numbers(state, {"grad_norm_g": torch.tensor(1.0)}, photographs)
+            found += [] if state.unread else [state.step]
+        assert found == expected
+        found.clear()
+
+
+def test_a_steps_trouble_is_not_said_to_be_in_the_images_of_a_later_one(build, photographs):
+    """A GPU's numbers are read a few steps later."""
+    state = build("training.print_every=2")
+    state.device = torch.device("cuda")
+    for state.step in (1, 2):
+        check_numbers(state, {"grad_norm_g": torch.tensor(torch.nan)}, photographs * torch.nan)
+    assert state.bad_steps == 2 and state.first_bad == "step 1: grad_norm_g is nan; all weights are finite"
+
+
+def test_numbers_that_were_not_read_are_forgotten_on_the_way_back(build, photographs):
+    state = build("training.print_every=10")
+    save_newest(state.checkpoint())
+    state.step, state.device = 1, torch.device("cuda")
+    check_numbers(state, {"grad_norm_g": torch.tensor(torch.nan)}, photographs)
+    state.device = torch.device("cpu")
+    roll_back(state, HalfUpdated("out of memory"))
+    count_bad_steps(state)
+    assert (state.bad_steps, state.first_bad) == (0, "")
+
+
 def spoil(monkeypatch, steps_of_trouble):
     """Photographs are nan at these calls of train_step, counted from 1."""
     real, taken = loop.train_step, []
@@ -176,7 +218,7 @@ def test_runs_that_are_ended_amid_bad_steps_keep_the_last_good_checkpoint(build,
         train(state, Noise(), Interruption())
         resumed = build("training.max_steps=20", "training.keep_checkpoints=1")
         load_checkpoint(state.config.run_dir / NEWEST, resumed)
-        assert resumed.bad_steps == bad_steps
+        assert (resumed.bad_steps, resumed.bad_since) == (bad_steps, 4)
         state = resumed
     roll_back(state, Derailed("loss_d is nan"))
     assert state.step == 2
@@ -199,14 +241,15 @@ def test_without_a_checkpoint_a_run_ends_right_away(build, monkeypatch):
     assert not (state.config.run_dir / NEWEST).exists()
 
 
-def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
+@pytest.mark.parametrize("network", ["generator", "generator_ema", "discriminator"])
+def test_going_back_passes_over_what_is_damaged_or_not_finite(build, network):
     state = build("training.keep_checkpoints=5")
     for state.step in (1, 2, 3, 4):
         if state.step == 2:
             good = weights(state)
         if state.step == 3:
             with torch.no_grad():
-                next(state.generator.parameters()).fill_(torch.inf)
+                next(getattr(state, network).parameters()).fill_(torch.inf)
         save_newest(state.checkpoint())
     newest = state.config.run_dir / NEWEST
     newest.write_bytes(newest.read_bytes()[:-1000])
@@ -309,6 +352,8 @@ def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build, draw):
     assert torch.equal(drawn(0), drawn(0))
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(0), drawn(1))
+    before, state = drawn(1), build("training.seed=9")
+    assert not torch.equal(drawn(1), before)
 
 
 def test_out_of_memory_in_the_optimizer_goes_back_and_takes_less(build, monkeypatch):
@@ -454,6 +499,11 @@ def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, 
     assert state.step == 6
 
 
+def test_other_warnings_are_shown_while_anomalies_are_looked_for(build):
+    with pytest.warns(UserWarning, match="of another kind"), anomalies_named(build()):
+        warnings.warn("of another kind", stacklevel=1)
+
+
 def test_accuracy_by_hand():
     """Half of the photographs are above 0 and half of the fakes below. In the pairs 1, 0.5; -1, -2; 1, 3; -1, -4 three
     photographs are above their fakes, which stays so where all logits rise."""
@@ -481,7 +531,7 @@ def test_values_keep_their_names_shapes_and_digits():
         "none": torch.ones(2, 0),
     }
     values = Values.of(given)
-    assert values.flat.dtype == torch.float64 and len(values.flat) == 3
+    assert values.flat.dtype == Values.of({"loss_g": torch.tensor(1.5)}).flat.dtype == torch.float64 and len(values.flat) == 3
     assert {name: (x.shape, x.tolist()) for name, x in values.by_name().items()} == {
         name: (x.shape, x.tolist()) for name, x in given.items()
     }
