@@ -1,6 +1,7 @@
 """All that a run is: its EMA, schedules and random state; and the device it runs on."""
 
 import importlib.util
+import math
 import shutil
 from types import SimpleNamespace
 
@@ -203,6 +204,13 @@ def test_draws_do_not_depend_on_torchs_global_state(build):
     first, second = build(), build()
     torch.manual_seed(77)
     assert torch.equal(first.sample_latents(2), second.sample_latents(2))
+
+
+def test_the_lowest_of_each_loss_is_noted_with_its_step(build):
+    state = build()
+    for state.step, value in enumerate((2.0, math.nan, 1.5, 1.5, -math.inf, 1.75)):
+        state.note_losses({"loss_g": value, "opacity": value})
+    assert state.lowest_losses == {"loss_g": {"value": 1.5, "step": 2}}
 
 
 def test_random_state_is_saved_and_restored(build):

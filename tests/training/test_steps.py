@@ -10,6 +10,7 @@ from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import learn, losses
 from graf.training import step as steps
+from graf.training.inputs import discriminator_batch, generator_batch, sample_inputs
 from graf.training.losses import discriminator_loss
 from graf.training.state import Player, TrainState
 
@@ -337,6 +338,19 @@ def test_opacity_in_parts_of_a_batch_gives_the_same_gradients(refine, cut_outs, 
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
+def test_rays_have_the_noise_that_was_sampled_for_the_step(build, photographs, labels, monkeypatch):
+    state, given = build("nerf.perturb=true", "nerf.raw_noise_std=1", "discriminator.condition=none"), []
+    render_rays = state.generator.render_rays
+    monkeypatch.setattr(state.generator, "render_rays", lambda *rays: (given.append(rays[-1]), render_rays(*rays))[1])
+    batches = discriminator_batch(state, labels, photographs, labels), generator_batch(state, labels, photographs, labels)
+    for batch, half in zip(batches, (steps.discriminator_step, steps.generator_step), strict=True):
+        half(state, batch)
+        for kind in ("jitter", "density_noise"):
+            rays = torch.cat([getattr(noise, kind).flatten() for noise in given])
+            assert torch.equal(rays.sort().values, getattr(batch.fake_inputs.noise, kind).flatten().sort().values)
+        given.clear()
+
+
 def test_the_penalty_comes_every_so_many_steps(build, photographs, labels):
     state = build("training.reg_every=3")
     applied = []
@@ -451,6 +465,14 @@ def test_both_kinds_are_augmented_at_places_of_their_own(build, cut_outs, labels
     discriminator_step(state, cut_outs, labels, labels)
     generator_step(state, labels)
     assert len(torch.cat(places).unique()) == 3 * 4 * 4  # real images, fakes, and those of the generator's step
+
+
+def test_where_wgan_gp_looks_does_not_depend_on_what_is_mirrored(build, labels):
+    state = build("discriminator.hflip=true", "discriminator.condition=none")
+    drawn = sample_inputs(state, labels[torch.arange(400) % 4], rendered=False)
+    for some in (drawn.mirrored, ~drawn.mirrored):
+        assert some.float().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert drawn.interpolation[some].mean().item() == pytest.approx(0.5, abs=0.1)
 
 
 def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photographs, labels):
@@ -585,9 +607,11 @@ def test_mixed_precision_is_the_discriminators_too_but_for_its_penalty(build, ph
     assert seen == [torch.bfloat16]
 
 
+@pytest.mark.parametrize("scale", [1, 512])
 @pytest.mark.parametrize("limit", [0.01, 0])
-def test_gradients_are_clipped_to_their_norm(build, photographs, labels, limit):
+def test_gradients_are_clipped_to_their_norm_without_the_scalers_factor(build, photographs, labels, limit, scale):
     state = build(f"training.grad_clip={limit}")
+    state.scaler_d, state.scaler_g = (torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1) for _ in range(2))
     stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels)
     for network, key in ((state.discriminator, "grad_norm_d"), (state.generator, "grad_norm_g")):
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in network.parameters()))
