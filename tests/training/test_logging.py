@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import graf.runtime.files
 from graf.errors import GrafError
 from graf.pictures.outputs import write_image
+from graf.training import samples
 from graf.training.logging import RunLog, tag_of
 from graf.training.samples import write_progress
 
@@ -107,6 +108,20 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
     assert not (tmp_path / "metrics.jsonl").read_text().count("seconds")
 
 
+def test_a_continued_run_hides_what_comes_after_its_step(smoke, tmp_path, monkeypatch):
+    hidden_from, config = [], smoke("training.monitoring=tensorboard")
+
+    def writer(folder, purge_step):
+        hidden_from.append(purge_step)
+        return SimpleNamespace(add_text=lambda *_: None, close=lambda: None)
+
+    monkeypatch.setattr("graf.training.logging.SummaryWriter", writer)
+    log = RunLog(tmp_path, config, step=10)
+    log.continue_after(4)
+    log.close()
+    assert hidden_from == [11, 5]
+
+
 def plotted(run_dir):
     """The steps of a curve in TensorBoard, whose files of one second it reads in the order of their names: 10 before 9."""
     steps = []
@@ -168,6 +183,18 @@ def test_a_wandb_that_does_not_start_is_told(smoke, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=fail))
     with pytest.raises(GrafError, match=r"wandb does not start \(api_key not configured \(no-tty\)\); run `wandb login`, or"):
         RunLog(tmp_path, smoke("training.monitoring=wandb"), 0)
+
+
+def test_progress_is_shown_until_its_step_from_the_first_grid_to_the_last(tmp_path, monkeypatch):
+    """Grids of later steps are of before the run went back; of five, three are spread evenly."""
+    (tmp_path / "samples").mkdir()
+    for step in (10, 20, 30, 40, 50, 60):
+        write_image(tmp_path / "samples" / f"{step:08d}_rgb.png", torch.zeros(3, 8, 8, dtype=torch.uint8))
+    monkeypatch.setattr(samples, "write_gif", lambda path, shown: [int(grid.name[:8]) for grid in shown])
+    assert write_progress(tmp_path, 50) == [10, 20, 30, 40, 50]
+    monkeypatch.setattr(samples, "MOST_FRAMES", 3)
+    assert write_progress(tmp_path, 50) == [10, 30, 50]
+    assert write_progress(tmp_path, 10) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"no picture"])

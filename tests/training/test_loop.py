@@ -17,6 +17,8 @@ from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import ALONE, AnotherProcessFailed
 from graf.training import fid, loop, samples, session
+from graf.training.health import Derailed
+from graf.training.logging import RunLog
 from graf.training.loop import train
 from graf.training.state import TrainState
 
@@ -140,12 +142,22 @@ def test_image_grids_are_written_more_often_at_first_and_at_last(build, monkeypa
 
 
 def test_walls_are_told_of_without_image_grids_too(build, monkeypatch, caplog):
+    state, looked_at = build("training.sample_every=0"), []
     walls = {"edge_opacity": 0.9, "thinness": 1.0, "likeness": 1.0}
     monkeypatch.setattr("graf.metrics.sides.LOOKED_AT", (2, 3))
-    monkeypatch.setattr("graf.metrics.sides.all_around", lambda *_: walls)
-    train(build("training.sample_every=0"), Grey(), Interruption())
+    monkeypatch.setattr("graf.metrics.sides.views_all_around", lambda generator, seed: looked_at.append(generator) or ())
+    monkeypatch.setattr("graf.metrics.sides.all_around", lambda: walls)
+    train(state, Grey(), Interruption())
+    assert looked_at == [state.generator_ema]
     told = [message for message in caplog.messages if "walls fill it from all sides" in message]
     assert len(told) == 1 and told[0].startswith("step 2: ") and "data.camera_prior=front" in told[0]
+
+
+def test_each_row_of_the_log_is_looked_at_for_a_collapse(build, monkeypatch):
+    seen = []
+    monkeypatch.setattr(loop.CollapseWatch, "check", lambda watch, row, step: seen.append((step, row["opacity"])))
+    train(build("training.max_steps=5", "training.print_every=2"), Grey(), Interruption())
+    assert seen == [(2, 1.0), (4, 1.0)]
 
 
 def test_the_first_steps_of_another_kind_are_told_of(build, caplog):
@@ -176,16 +188,88 @@ def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, 
 
 
 def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(build, monkeypatch):
-    """A single overflow in float16 is such a step."""
-    state = build("training.max_steps=7", "training.save_every=3")
-    calls = failing(monkeypatch, "save_newest", 0)
+    """A single overflow in float16 is such a step. A backup that falls on it is left out."""
+    state = build("training.max_steps=7", "training.save_every=3", "training.backup_every=3")
+    calls, backups = failing(monkeypatch, "save_newest", 0), failing(monkeypatch, "save", 0)
 
     def overflowing(state, *_):
         return step(state) | {"grad_norm_d": torch.tensor(math.nan if state.step in (2, 3) else 1.0)}  # 3 and 4 are skipped
 
     monkeypatch.setattr(loop, "train_step", overflowing)
     train(state, Grey(), Interruption())
-    assert calls == [5, 6, 7]
+    assert calls == [5, 6, 7] and backups == [6]
+
+
+def test_seconds_per_step_are_those_since_the_last_row_or_the_way_back(build, monkeypatch):
+    state, clock, found = build("training.max_steps=4", "training.print_every=2"), SimpleNamespace(now=0.0), []
+    durations = iter((1.0, None, 5.0, 5.0, 7.0, 9.0))
+
+    def timed(state, *_):
+        if (seconds := next(durations)) is None:
+            raise Derailed("loss_d is nan")
+        clock.now += seconds
+        return step(state)
+
+    monkeypatch.setattr(loop, "train_step", timed)
+    monkeypatch.setattr(session, "roll_back_all", lambda state, trouble: setattr(state, "step", 0))
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(RunLog, "speed", lambda log, seconds, step: found.append(seconds))
+    train(state, Grey(), Interruption())
+    assert found == [5, 8]
+
+
+def test_a_step_that_is_taken_again_has_the_same_real_images(build, monkeypatch):
+    class Greys(Grey):
+        def read(self, index):
+            return torch.full((3, 16, 16), 30 * index, dtype=torch.uint8)
+
+    seen = []
+
+    def noted(state, dataset, images, labels):
+        seen.append((state.step, images[:, 0, 0, 0].tolist()))
+        if len(seen) == 3:
+            raise Derailed("loss_d is nan")
+        return step(state)
+
+    monkeypatch.setattr(loop, "train_step", noted)
+    monkeypatch.setattr(session, "roll_back_all", lambda state, trouble: setattr(state, "step", 0))
+    train(build(), Greys(), Interruption())
+    assert seen[3:] == seen[:3] and seen[0][1] != seen[1][1]
+
+
+def test_the_lowest_losses_of_a_run_are_noted(build):
+    state = build()
+    train(state, Grey(), Interruption())
+    assert state.lowest_losses == dict.fromkeys(("loss_d", "loss_g"), {"value": 1.0, "step": 1})
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_memory_holds_is_written_beside_checkpoints_where_that_is_asked_for(build, monkeypatch, asked):
+    state, written = build(), []
+    monkeypatch.setattr(session, "write_snapshot", lambda folder, step: written.append((folder, step)))
+    train(state, Grey(), Interruption(), memory_snapshot=asked)
+    assert written == ([(state.config.run_dir / "memory", step) for step in (2, 3)] if asked else [])
+
+
+@pytest.mark.parametrize(("empty_cache", "emptied"), [("2", [2, 4]), ("phases", [])])
+def test_the_cache_is_emptied_after_so_many_steps(build, monkeypatch, empty_cache, emptied):
+    state, steps = build("training.max_steps=5", f"memory.empty_cache={empty_cache}"), []
+    monkeypatch.setattr(session, "clean_up", lambda: steps.append(state.step))
+    train(state, Grey(), Interruption())
+    assert steps == emptied
+
+
+def test_the_log_tells_of_memory_once_a_minute(build, monkeypatch, caplog):
+    """Of steps that take 40 seconds, after every other one."""
+    state = build("training.max_steps=5")
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: 40.0 * state.step))
+    monkeypatch.setattr(session, "MEMORY_LINE_STEPS", 1)
+    monkeypatch.setattr(MemoryMonitor, "summary", lambda _: "much memory")
+    with caplog.at_level("INFO", "graf"):
+        train(state, Grey(), Interruption())
+    assert [message for message in caplog.messages if message.endswith(": much memory")] == [
+        "step 2: much memory", "step 4: much memory"
+    ]  # fmt: skip
 
 
 def test_live_scales_of_the_gradients_are_in_the_rows(build):
@@ -386,6 +470,26 @@ def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
     monkeypatch.setattr(samples, "render_views", lambda *given: held.append(real(*given)) or held[-1])
     samples.write_samples(build("memory.max_validation_outputs=11"))
     assert len(held[0].images) == 8
+
+
+def test_an_image_grid_that_shows_a_collapse_is_told_of(build, monkeypatch, caplog):
+    monkeypatch.setattr(samples, "collapse_warning", lambda stats: f"collapsed at {stats['step']}")
+    state = build("memory.max_validation_outputs=4")
+    state.step = 3
+    samples.write_samples(state)
+    assert "step 3: collapsed at 3" in caplog.messages
+
+
+def test_image_grids_and_videos_are_the_averages(build, monkeypatch):
+    state, renderers = build("memory.max_validation_outputs=8"), []
+    write_rotation = samples.write_rotation
+    for name in ("render_views", "fast_renderers"):
+        real = getattr(samples, name)
+        monkeypatch.setattr(samples, name, lambda *given, real=real: renderers.append(given[0]) or real(*given))
+    monkeypatch.setattr(samples, "write_video", lambda *_: None)
+    samples.write_samples(state)
+    write_rotation(state)
+    assert renderers == [state.generator_ema] * 2
 
 
 def test_the_line_tells_images_losses_quality_and_memory(build):
