@@ -315,23 +315,34 @@ def test_batches_of_the_same_shapes_and_another_layout_are_of_another_kind():
         return Values.of({"sum": batch[0].sum()}), None
 
     for i in range(EAGER_STEPS + 3):
-        rows = torch.full((2, 3), float(i)), torch.full((3, 2), float(i)).T
+        rows = torch.full((2, 3), float(i)), torch.full((3, 2), float(i)).T, torch.full((4, 3), float(i))[:2]
         for x in rows:
             graph.gradients(compute, layer, (x,), ())
             assert torch.equal(layer.weight.grad, torch.full((1, 3), 2.0 * i))
-    assert graph.recorded == 2
+    assert graph.recorded == 3
 
 
-def test_results_of_a_recording_stay_when_it_is_replayed():
-    layer, found = nn.Linear(3, 1, bias=False), []
-    graph = Graphs(new_tape)
-
+def loss_of(layer):
     def compute(batch):
         layer.zero_grad(set_to_none=True)
         loss = layer(batch[0]).sum()
         loss.backward()
         return Values.of({"loss": loss.detach()}), None
 
+    return compute
+
+
+def test_the_kind_of_steps_that_was_taken_longest_ago_is_forgotten():
+    layer, graph = nn.Linear(3, 1, bias=False), Graphs(new_tape)
+    for rare in range(MOST_KINDS + 1):
+        for kind in ("often", rare):
+            graph.gradients(loss_of(layer), layer, (torch.ones(2, 3),), (kind,))
+    assert MOST_KINDS + 1 > EAGER_STEPS and graph.recorded == 1
+
+
+def test_results_of_a_recording_stay_when_it_is_replayed():
+    layer, found = nn.Linear(3, 1, bias=False), []
+    graph, compute = Graphs(new_tape), loss_of(layer)
     for i in range(EAGER_STEPS + 3):
         values, _ = graph.gradients(compute, layer, (torch.full((2, 3), float(i)),), ())
         found.append(values.by_name()["loss"])
