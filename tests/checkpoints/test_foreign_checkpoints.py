@@ -369,7 +369,7 @@ def test_the_familys_weights_are_trained_on(family, recipe, tmp_path, caplog):
         load_checkpoint(saved(tmp_path, family), state)
     assert same(state.generator.field.state_dict(), family["generator"])
     assert torch.equal(state.discriminator.main[9].weight, family["discriminator"]["conv_out.weight"])
-    assert state.step == 70
+    assert (state.step, state.images_seen) == (70, 70 * state.config.training.batch_size)
     assert state.optimizer_g.param_groups[0]["lr"] == pytest.approx(0.004)
     assert "label_out" in caplog.text
     assert "a checkpoint of the graf_ccsr family; its weights are loaded" in caplog.text

@@ -175,6 +175,9 @@ def test_an_older_checkpoint_tells_how_many_classes_it_learned(checkpoint, tmp_p
     load_checkpoint(tmp_path / "older.pt", state)
     keep_classes(state, dataset, tmp_path / "older.pt")
     assert state.class_names == LEARNED
+    begun, _ = trained_on(tmp_path / "learned")
+    initialise_from(tmp_path / "older.pt", begun)
+    assert begun.class_names == LEARNED
     put_classes(tmp_path / "others", "car", "van")
     with pytest.raises(CheckpointError, match=r"learned 3 classes, and data.datadir has 2 \(car, van\)"):
         load_checkpoint(tmp_path / "older.pt", trained_on(tmp_path / "others")[0])
