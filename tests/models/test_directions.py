@@ -126,8 +126,9 @@ def test_without_a_mapping_network_the_latent_that_is_seen_most_comes_first(conc
         assert offset.abs().argmax() == seen and offset[seen].abs() > 0.8 * offset.norm(), part
 
 
-def test_an_appearance_is_what_the_mean_shape_looks_like_where_something_is(concat):
+def test_an_appearance_is_what_the_mean_shape_looks_like_where_something_is(concat, monkeypatch):
     """The shape colours most, and the first of the appearance's latents only where nothing is."""
+    monkeypatch.setattr("graf.models.directions.SAMPLES", 400)
     generator = made(concat())
 
     def forward(points, view_directions, styles):
