@@ -3,6 +3,7 @@
 from graf.models.discriminators.convolutional import Scores
 from graf.models.discriminators.penalties import Penalised, r1_penalty, wgan_gp_penalty
 from graf.models.discriminators.projected import PENALTY_WEIGHT, ProjectedDiscriminator
+from graf.models.registry import build_discriminator
 
 import pytest
 import torch
@@ -90,6 +91,17 @@ def test_wgan_gp_looks_between_each_pair_of_real_and_fake():
     wgan_gp_penalty(Spy(1), real, fake, None, share)
     for i in range(5):
         torch.testing.assert_close(seen[0][i], (1 - share[i]) * real[i] + share[i] * fake[i])
+
+
+def test_wgan_gp_takes_the_fine_networks_fakes_before_the_coarse_ones(smoke, photographs):
+    torch.manual_seed(0)
+    discriminator = build_discriminator(smoke("discriminator.condition=none"))
+    fine, coarse = photographs.flip(3), -photographs
+    both, alone, other = (
+        discriminator.gradient_penalty("wgan_gp", Penalised(photographs, fake, None, None, shares(4), ()))
+        for fake in (torch.cat([fine, coarse]), fine, coarse)
+    )
+    assert both == alone != other
 
 
 @pytest.mark.parametrize("penalty", ["r1", "wgan_gp"])
