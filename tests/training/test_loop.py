@@ -267,9 +267,8 @@ def test_the_log_tells_of_memory_once_a_minute(build, monkeypatch, caplog):
     monkeypatch.setattr(MemoryMonitor, "summary", lambda _: "much memory")
     with caplog.at_level("INFO", "graf"):
         train(state, Grey(), Interruption())
-    assert [message for message in caplog.messages if message.endswith(": much memory")] == [
-        "step 2: much memory", "step 4: much memory"
-    ]  # fmt: skip
+    told = [message for message in caplog.messages if message.endswith(": much memory")]
+    assert told == ["step 2: much memory", "step 4: much memory"]
 
 
 def test_live_scales_of_the_gradients_are_in_the_rows(build):
