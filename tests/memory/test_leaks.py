@@ -73,6 +73,11 @@ def test_a_leak_that_would_reach_the_limit_before_it_is_sure_is_reported_early()
     assert report.resident_bytes < 0.6 * report.limit_bytes
 
 
+def test_growth_that_is_little_beside_what_is_resident_is_no_leak_yet():
+    assert first_report(8000 + np.arange(300.0)) is None  # 160 MB over a span, of 8 GB
+    assert first_report(4000 + np.arange(300.0)).step <= 200
+
+
 CLEAN = {
     "noise": lambda t, seed: 0 * t,
     "short saw": lambda t, seed: saw(len(t), 7 + 5 * seed, 150),
@@ -82,6 +87,7 @@ CLEAN = {
     "slow warm-up": lambda t, seed: 300 * (1 - np.exp(-t / (50 + 300 * seed))),
     "logarithmic warm-up": lambda t, seed: 80 * np.log1p(t / 5),
     "one jump": lambda t, seed: (t > 300 + 111 * seed) * 600,
+    "a few jumps": lambda t, seed: sum(50.0 * (t > at) for at in (500, 540, 550, 560, 590)),
     "given back": lambda t, seed: -np.minimum(t, 400.0),
     "taken again": lambda t, seed: (t > 999) * (np.clip((t - 1000) / (160 + 10 * seed), 0, 1) * 330 - 280),
 }
