@@ -49,6 +49,12 @@ def test_a_collapse_is_told_once_until_it_is_over(caplog):
     assert told(caplog, watch, [1.0] * 40, first=1310) == [1610]
 
 
+def test_a_run_that_is_rolled_back_is_warned_again(caplog):
+    watch = CollapseWatch()
+    assert told(caplog, watch, [1.0] * 40) == [300]
+    assert told(caplog, watch, [1.0] * 40) == [300]
+
+
 def test_a_spell_shorter_than_the_window_is_no_collapse(caplog):
     assert told(caplog, CollapseWatch(), ([1.0] * 25 + [0.5] * 10) * 4) == []
 

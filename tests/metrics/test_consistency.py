@@ -303,6 +303,15 @@ def test_fog_of_the_first_weights_is_no_object(refine, smoke, mode, capsys):
     assert (result["pairs"], result["angle_deg"], result["seed"], result["resolution"]) == (3, 15.0, 0, 16)
 
 
+def test_pairs_show_the_objects_of_the_seed_truncated(smoke, monkeypatch):
+    generator = Generator(smoke()).eval()
+    shown, render = [], generator.render
+    monkeypatch.setattr(generator, "render", lambda latents, *rest: shown.append(latents) or render(latents, *rest))
+    multi_view_consistency(generator, n_objects=2, seed=3, truncation=0.5)
+    latents = 0.5 * generator.sample_latents(16, torch.Generator().manual_seed(3))[:2]
+    assert len(shown) == 2 and all(torch.equal(some, latents) for some in shown)
+
+
 def ball_generator(config):
     torch.manual_seed(0)
     generator = Generator(config)

@@ -4,6 +4,7 @@ import dataclasses
 
 from graf.camera import azimuth_and_v
 from graf.data import build_dataset
+from graf.metrics import consistency
 from graf.metrics.consistency import nyquist_against_real, nyquist_energy, popping, rotation_smoothness, turn
 from graf.models.generator import Generator
 
@@ -47,9 +48,12 @@ def test_samples_and_photographs_are_told_apart(smoke, tmp_path, capsys):
     assert found["nyquist_ppm_real"] == pytest.approx(nyquist_energy(photographs))
     assert found["nyquist_ppm_generated"] != found["nyquist_ppm_real"]
     assert "5/5" in capsys.readouterr().err  # images, on the progress bar
+    others = [nyquist_against_real(generator, dataset, 5, *asked)["nyquist_ppm_generated"] for asked in ((1, 1.0), (0, 0.5))]
+    assert len({found["nyquist_ppm_generated"], *others}) == 3  # by the seed and the truncation
 
 
-def test_smoothness_of_a_refined_rotation_agrees_with_its_frames(refine, capsys):
+def test_smoothness_of_a_refined_rotation_agrees_with_its_frames(refine, capsys, monkeypatch):
+    monkeypatch.setattr(consistency, "FRAMES_AT_ONCE", 2)  # every second difference is that of two batches
     torch.manual_seed(0)
     generator = Generator(refine("data.umin=0", "data.umax=0.125")).eval()
     found = rotation_smoothness(generator, n_objects=2, seed=3)
