@@ -146,6 +146,7 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("training.micro_batch=9", "micro_batch: at most batch_size 8"),
         ("training.lr_g=.nan", "training.lr_g: expected a number, found nan"),
         ("training.lr_g=.inf", "training.lr_g: expected a number, found inf"),
+        ("training.fid_images=1", "training.fid_images: FID and KID need at least 2 images; 0 takes as many as eval.py"),
         ("training.lr_g=0", "lr_g and lr_d must be above 0"),
         ("training.lr_anneal=1.5", "training.lr_anneal: must be at most 1, found 1.5"),
         ("training.gan_type=nonsense", "training.gan_type: expected one of standard, wgan, hinge"),

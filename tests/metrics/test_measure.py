@@ -153,6 +153,17 @@ def test_real_features_are_kept_until_the_images_change(tmp_path):
     assert changed.reads[-12:] == list(range(12))
 
 
+@pytest.mark.parametrize(
+    "other", [{"sha256": "0" * 64}, {"resize": "none"}, {"fingerprint": "v2"}, {"n": 3}, {"side": 16}, {"seed": 1}]
+)
+def test_features_are_kept_by_all_that_they_depend_on(other):
+    def name(sha256="f" * 64, resize="bicubic", fingerprint="v1", n=4, side=32, seed=0):
+        reals = Photographs(checkers(5, seed=1, side=side), fingerprint)
+        return metrics.RealSubset(reals, n, seed).cache_name(extractors.Extractor(LITE, Path("weights"), sha256, 1280, resize))
+
+    assert name(**other) != name() == name()
+
+
 def test_damaged_features_and_statistics_are_made_anew_and_sound_ones_kept(tmp_path, caplog):
     reals, fakes = Photographs(checkers(12, seed=1)), [checkers(12, seed=2)]
     first = measure(fakes, reals, options(12), tmp_path)
@@ -309,7 +320,8 @@ def test_independent_cameras_are_those_of_the_configs_range(whole_extractors, sm
     monkeypatch.setattr(metrics, "fresh_samples", noted)
     generator = Generator(wide)
     own = measure_generator(generator, reals, KID, tmp_path)["values"]
-    independent = metrics.kid_independent(generator, reals, KID, tmp_path)
+    dumped = dataclasses.replace(KID, dump=tmp_path)  # those that were measured first
+    independent = metrics.kid_independent(generator, reals, dumped, tmp_path)
     azimuths = [azimuth_and_v(labels.pose_c2w)[0] for labels in drawn]
     assert azimuths[0].round().unique().tolist() == [90]
     assert azimuths[1].min() >= 180 and azimuths[1].max() <= 270 and azimuths[1].std() > 5

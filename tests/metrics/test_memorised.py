@@ -1,5 +1,8 @@
 """The test for copies: known copies are found, new objects are not, and several views of an object count as one."""
 
+import dataclasses
+from pathlib import Path
+
 from graf.config import override
 from graf.data import build_dataset
 from graf.data.toy_cars import unseen_toy_cars
@@ -174,13 +177,22 @@ def test_a_planted_copier_of_toy_cars_is_found_and_new_cars_are_not(subject, mon
     assert (found["held_out_images"], found["training_images"], found["n_objects"]) == (16, 40, 16)
 
 
-def test_copies_of_mirrored_images_are_found_where_training_mirrors(subject, monkeypatch):
+def test_samples_have_the_seed_and_the_truncation_of_their_subject(subject, monkeypatch):
+    asked, render = [], learned(subject.dataset, subject.config.data)
+    monkeypatch.setattr(memorised, "fresh_renderings", lambda _generator, _sampler, *given: asked.append(given) or render())
+    heldout = held_out_of(unseen_toy_cars(subject.config.data, 16, 0), 0)
+    memorisation(dataclasses.replace(subject, seed=5, truncation=0.5), heldout)
+    assert asked == [(16, subject.config.metrics.batch_size, 5, 0.5)]
+
+
+@pytest.mark.parametrize("mirrors", ["data.mirror=0", "discriminator={hflip: true, condition: class}"])
+def test_copies_of_mirrored_images_are_found_where_training_mirrors(subject, monkeypatch, mirrors):
     data = subject.config.data
     heldout, (rendering,) = held_out_of(unseen_toy_cars(data, 16, 0), 0), learned(subject.dataset, data)()
     images, opacity = mirrored_images(rendering.images), mirrored_images(rendering.opacity)
     monkeypatch.setattr(memorised, "fresh_renderings", lambda *_: iter([Rendering(images, opacity, opacity, opacity)]))
     assert memorisation(subject, heldout)["share_nearer_features"] < 1
-    subject.generator.config = override(subject.config, ["data.mirror=0"])
+    subject.generator.config = override(subject.config, [mirrors])
     found = memorisation(subject, heldout)
     assert found["share_nearer_features"] == found["share_nearer_silhouettes"] == 1
     assert found["training_images"] == 40
@@ -264,6 +276,14 @@ def test_held_out_photographs_need_no_cameras_where_training_mirrors(photographs
     config, write = photographs
     folder = write("others", [f"{letter}_1" for letter in "mnopq"], 50)
     assert len(hold_out(override(config, ["data.mirror=0"]), folder, 0).chosen) == 5
+
+
+def test_held_out_photographs_may_have_cameras_where_training_mirrors_those_without(photographs):
+    config, write = photographs
+    (Path(config.data.datadir[0]).parent / "posed").mkdir()
+    for name in ("car", "bus", "van"):
+        folder = Path(write(f"posed/{name}", ["0_0000", "0_0090"], 50)).parent
+    assert hold_out(override(config, ["data.hflip=true", "data.v=[0.4]"]), str(folder), 0).views.posed
 
 
 def test_photographs_without_silhouettes_are_compared_by_features(photographs, tmp_path):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
-from graf.camera import middle_poses, poses_at
+from graf.camera import azimuth_and_v, middle_poses, poses_at
 from graf.data import build_dataset
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
@@ -124,6 +124,12 @@ def test_exact_cars_are_as_varied_as_the_data_and_one_body_is_not_at_all(subject
     assert one["variety"] == one["share_of_data"] == 0 and one["variety_data"] == every["variety_data"]
     with_empty = silhouette_variety(subject(0, 1, 2, 3, EMPTY))
     assert with_empty["empty_share"] == pytest.approx(0.2) and with_empty["variety"] > every["variety"]
+
+
+def test_surfaces_are_seen_from_all_around_from_above_and_from_below(smoke):
+    azimuth_deg, v = azimuth_and_v(shapes.surface_poses(smoke("data.vmin=0.2", "data.vmax=0.4").data))
+    torch.testing.assert_close(v, torch.tensor([0.2, 0.4]).repeat(3))
+    assert azimuth_deg.round().tolist() == [0, 60, 120, 180, 240, 300]
 
 
 def test_the_references_own_cars_cover_it_and_one_car_does_not(subject):

@@ -75,6 +75,15 @@ def test_what_is_planted_is_told(size, paint, evidence):
         assert ("data.background_model=plane" in message) == ("walls" in message)
 
 
+def test_opposite_sides_are_alike_as_they_are_or_mirrored():
+    def likeness(*views):
+        return all_around(torch.stack(views)[None], torch.ones(1, 4, 1, 8, 8))["likeness"]
+
+    a, b, c, d = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert max(likeness(a, b, a, b), likeness(a, b, a.flip(-1), b.flip(-1))) < 0.01
+    assert likeness(a, b, c, d) > 0.5
+
+
 def test_toy_cars_are_no_false_alarm():
     data = DataConfig(imsize=16)
     poses = middle_poses(torch.arange(VIEWS) * (360 / VIEWS), data)
