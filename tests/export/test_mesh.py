@@ -6,7 +6,7 @@ import math
 from graf.camera import Labels, poses_at
 from graf.errors import GrafError
 from graf.export import mesh as meshes
-from graf.export.mesh import density, extract_mesh, silhouette_level, styles_of, write_mesh
+from graf.export.mesh import density, extract_mesh, silhouette_level, styles_of, surface_colours, write_mesh
 from graf.models.generator import Generator
 from graf.rays import camera_rays, depth_bounds, full_grid, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
@@ -115,6 +115,24 @@ def test_a_soft_ball_is_as_large_as_it_looks(show):
     assert_ball(extract_mesh(generator, LATENTS, NO_CLASS, 48), 0.6 - h, centre=centre)
 
 
+class Outside(nn.Module):
+    """Raw density beyond the cube of side 2."""
+
+    def __init__(self, density):
+        super().__init__()
+        self.density = density
+
+    def forward(self, points, view_directions, styles):
+        return torch.where(points.abs().amax(-1) > 1, self.density, 0.0), torch.zeros_like(points)
+
+
+def test_what_lies_outside_the_grid_does_not_choose_the_level(show):
+    soft = Radial(lambda distance: 2 * torch.exp(-((distance / 0.4) ** 2)))
+    alone = silhouette_level(show(soft), ((),))
+    for share in (0.9, 1.1, 2, 100):
+        assert silhouette_level(show(Both(soft, Outside(share * alone))), ((),)) == alone
+
+
 def test_a_haze_has_a_surface_too(show):
     """Nowhere denser than 2, so that a level of walls would find nothing; where it is thin it is outside."""
     generator = show(Radial(lambda distance: 2 * torch.exp(-((distance / 0.4) ** 2))))
@@ -158,6 +176,19 @@ def test_an_object_without_a_class_is_of_the_first_as_in_pictures(smoke):
     unnamed, first, second = (styles_of(generator, latents, each)[0] for each in (None, torch.tensor([0]), torch.tensor([1])))
     torch.testing.assert_close(unnamed, first)
     assert any(not torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(("overrides", "step"), [((), 2 / 47), (("nerf.render_samples_per_ray=24",), 2 / 23)])
+def test_colours_are_seen_from_one_rendering_step_outside_to_one_inside(show, overrides, step):
+    """Blue before the surface, where density falls from 5 to 0 over 0.1; red behind it, where the last sample is opaque."""
+
+    def colour(points):
+        return torch.where(points.norm(dim=-1, keepdim=True) < 0.5, torch.tensor(RED), torch.tensor(BLUE))
+
+    generator = show(Radial(lambda distance: 50 * (0.6 - distance), colour), *overrides)
+    normals = torch.eye(3)
+    found = surface_colours(generator, styles_of(generator, LATENTS, NO_CLASS), 0.5 * normals, normals)
+    assert found[:, 2] == pytest.approx(255 * (1 - math.exp(-(5 * step - 25 * step**2))), abs=4)
 
 
 def test_colours_are_those_of_the_skin(show):

@@ -83,6 +83,11 @@ def test_a_splat_lies_where_its_place_is_projected_to_and_is_as_wide_as_it_is(sm
     assert spread == pytest.approx(focal * 0.1 / 3.6, rel=0.05)  # cut at 3 sigma
 
 
+def test_a_splat_between_pixels_is_seen(smoke):
+    speck = splats([[0.0, 0.013, 0.007]], [[1e-5, 1e-5, 1e-5]], [RED], [0.9])
+    assert render_splats(speck, FRONT, 16, smoke().data)[1].max() > 0
+
+
 def test_what_is_behind_the_camera_is_not_seen(smoke):
     behind = splats([[5.0, 0.0, 0.0]], [[0.1, 0.1, 0.1]], [RED], [0.9])
     assert render_splats(behind, FRONT, 16, smoke().data)[1].max() == 0
@@ -158,6 +163,15 @@ def test_a_ball_looks_as_the_model_renders_it(smoke, monkeypatch):
     assert found.psnr_db > 17 and found.psnr_db > worse.psnr_db + 3
     assert found.model.shape == found.export.shape == (CHECK_VIEWS, 3, 32, 32)
     assert found.psnr_nerf_db == found.psnr_db > found.psnr_object_db
+
+
+def test_an_export_is_compared_with_the_object_before_the_background_of_the_config(smoke):
+    torch.manual_seed(0)
+    generator = Generator(smoke("data.background_model=plane", "data.background=[1,1,1]")).eval()
+    generator.field = Radial(lambda distance: torch.full_like(distance, -1e4))  # nothing
+    one = generator.sample_latents(1), torch.zeros(1, dtype=torch.long)
+    check = rendered_back(generator, one, lambda pose, side, data: (torch.ones(3, side, side), torch.zeros(side, side)))
+    assert (check.model == 255).all() and check.psnr_db == math.inf
 
 
 def test_refined_images_are_also_compared_before_their_refinement(refine):

@@ -57,6 +57,11 @@ def test_the_nearest_triangle_is_seen_whatever_the_order(smoke):
         assert image[:, 4, 4].tolist() == pytest.approx([1, -1, -1]) and opacity[4, 4] == 1
 
 
+def test_a_triangle_behind_the_camera_is_not_seen(smoke):
+    behind = painted([[5, -9, -9], [5, 9, -9], [5, 0, 9]], [[0, 1, 2]], [[0.5, 0.5]] * 3, [[[255, 0, 0]]])
+    assert render_textured(behind, FRONT, 8, smoke().data)[1].max() == 0
+
+
 @pytest.fixture
 def found(smoke):
     """A ball, blue where y is above 0 and red elsewhere: its generator's config, its mesh, and the mesh with a texture."""
@@ -77,6 +82,8 @@ def test_a_texture_is_laid_out_without_overlap_on_the_same_surface(found):
     weights, pixel = (pixels_in_triangles(corners, side * 8)[i] for i in (2, 1))
     inside = pixel[(weights > 0.01).all(dim=1)]
     assert len(inside) == len(inside.unique(dim=0))
+    texels = np.asarray(painted.visual.material.baseColorTexture)
+    assert texels.max(axis=-1).min() > 100  # red, blue or both, between the charts too, where viewers blend
 
 
 def test_the_glb_shows_each_side_in_its_colour(found, tmp_path):

@@ -1,5 +1,6 @@
 """Haze: 0 for the data, and by hand for renderings of known colours."""
 
+from graf.config import override
 from graf.data import build_dataset
 from graf.metrics import haze as module
 from graf.metrics.haze import clear_blocks, haze, haze_in, never_covered
@@ -9,6 +10,7 @@ from graf.models.generator import Generator, Rendering
 import pytest
 import torch
 from PIL import Image
+from test_mesh import Radial
 
 
 @pytest.fixture
@@ -91,6 +93,14 @@ def test_haze_of_samples_is_the_mean_over_all_of_them(cut_outs, tmp_path, monkey
     assert result["haze_opacity"] == pytest.approx((0.2 + 0.4 + 0.3) / 5)
     assert result["haze"] == pytest.approx(255 * (0.2 + 0.4 + 0.3) / 5)  # from 0, which is the grey, to twice the opacity
     assert result["clear_share"] == 0.25 and result["n_objects"] == 5
+
+
+def test_haze_is_of_objects_without_the_background_of_the_generator(cut_outs, tmp_path):
+    """Of an empty field, whose pictures are of the grey alone."""
+    config, dataset = cut_outs()
+    with_plane = subject(override(config, ["data.background_model=plane"]), dataset, tmp_path / "cache", n=2)
+    with_plane.generator.field = Radial(lambda distance: torch.full_like(distance, -1e4))
+    assert haze(with_plane)["haze"] == pytest.approx(0, abs=1e-4)
 
 
 def test_silhouettes_are_read_once(cut_outs, tmp_path, monkeypatch):

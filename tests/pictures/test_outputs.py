@@ -1,5 +1,7 @@
 """Pictures of a rendering: each kind shows what it says."""
 
+import dataclasses
+
 from graf.commands.jobs import STAGES
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, picture, video_width, write_gif, write_image, write_video
@@ -22,6 +24,14 @@ def test_what_was_refined_and_what_the_field_rendered_are_told_apart(rendering):
     assert torch.equal(refined, as_uint8(rendering.images))
     assert torch.equal(field, as_uint8(rendering.low_images).repeat_interleave(2, -1).repeat_interleave(2, -2))
     assert not torch.equal(refined, field)
+
+
+def test_depth_is_bright_where_it_is_near_and_black_where_nothing_is(rendering):
+    depth = torch.tensor([2.6, 3.6, 4.6, 2.6])[:, None, None, None].expand_as(rendering.opacity)
+    opacity = torch.tensor([1.0, 1.0, 1.0, 0.0])[:, None, None, None].expand_as(rendering.opacity)
+    shown = picture(dataclasses.replace(rendering, depth=depth, opacity=opacity), "depth", 2.6, 4.6)
+    near, middle, far, nothing = shown.sum(dim=(1, 2, 3)).tolist()
+    assert near > middle > far > nothing == 0
 
 
 def test_stages_name_the_pictures_of_their_names():

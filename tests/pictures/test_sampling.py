@@ -19,6 +19,10 @@ def test_objects_of_a_seed_are_the_same_however_many_there_are(smoke, dim, kind)
         assert torch.equal(sample_objects(generator, n, seed=3)[0], latents[:n])
 
 
+def test_classes_of_objects_take_turns(smoke):
+    assert sample_objects(Generator(smoke(), 3), 5, seed=0)[1].tolist() == [0, 1, 2, 0, 1]
+
+
 @pytest.mark.parametrize("sampler_of", [labels_as_in_data, labels_in_range])
 def test_cameras_exchanged_among_samples_leave_the_latents_as_they_are(smoke, tmp_path, monkeypatch, sampler_of):
     """No bit of a latent depends on the camera that it meets, so that any assignment of cameras to latents is as likely."""

@@ -222,20 +222,23 @@ def test_fakes_stand_below_the_real_images_whose_cameras_they_have(conditional, 
     render = conditional.render
 
     def note(latents, pose_c2w, resolution=None, class_index=None):
-        calls.append((pose_c2w, class_index, resolution))
+        calls.append((pose_c2w, class_index, resolution, latents))
         return render(latents, pose_c2w, resolution, class_index)
 
     monkeypatch.setattr(conditional, "render", note)
     dataset = Posed(images, Labels(poses, classes, classes))
-    (file,) = sheets.real_against_fake_grid(conditional, dataset, tmp_path, n=5, seed=4)
-    index = torch.randperm(7, generator=torch.Generator().manual_seed(4))[:5]
+    (file,) = sheets.real_against_fake_grid(conditional, dataset, tmp_path, n=5, seed=4, truncation=0.5)
+    rng = torch.Generator().manual_seed(4)
+    index = torch.randperm(7, generator=rng)[:5]
     shown = cells(file, 3).unflatten(0, (4, 3))
     reals = as_uint8(images[index]).movedim(1, -1)
     assert torch.equal(shown[[0, 2]].flatten(0, 1)[:5], reals)
     assert (shown[2:, 2] == 255).all()  # five do not fill two rows of three
-    assert torch.equal(torch.cat([pose for pose, _, _ in calls]), poses[index])
-    assert torch.equal(torch.cat([c for _, c, _ in calls]), classes[index])
-    assert {resolution for _, _, resolution in calls} == {16}
+    shown_poses, shown_classes, sides, latents = zip(*calls, strict=True)
+    assert torch.equal(torch.cat(shown_poses), poses[index])
+    assert torch.equal(torch.cat(shown_classes), classes[index])
+    assert set(sides) == {16}
+    assert torch.equal(torch.cat(latents), 0.5 * conditional.sample_latents(5, rng))
 
 
 def test_unposed_data_is_seen_from_the_configs_cameras(generator, tmp_path, monkeypatch):
