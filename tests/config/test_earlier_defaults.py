@@ -24,6 +24,19 @@ RECIPES = [  # of the note, the newest first, and what set their defaults apart 
 ]
 
 
+OF_BEFORE = {
+    "data.alpha": "ignore",
+    "data.box": "none",
+    "ccsr.lr_multiplier": 1,
+    "ccsr.learns_from": "discriminator",
+    "ccsr.unrefined_steps": 0,
+    "encoder.first_steps": 0,
+    "encoder.weight": 0,
+    "discriminator.architecture": "graf",
+    "discriminator.low_res_steps": 0,
+}
+
+
 def earlier(name: str, *settings: str) -> Config:
     return override(config_from_dict(merge(config_to_dict(Config()), DEFAULTS[name], name), name), settings)
 
@@ -31,6 +44,12 @@ def earlier(name: str, *settings: str) -> Config:
 def config_of_before() -> Config:
     """The config in a checkpoint that knows no ccsr.unrefined_steps."""
     return config_from_dict(merge(config_to_dict(Config()), OLDER_VALUES, "checkpoint"), "checkpoint")
+
+
+def test_keys_that_a_checkpoint_lacks_are_read_as_what_was_done_before_there_were_such_keys():
+    before = flat(config_to_dict(config_of_before()))
+    found = {key: before[key] for key in OF_BEFORE}
+    assert found == OF_BEFORE
 
 
 def differences(config: Config, other: Config) -> set[str]:

@@ -516,10 +516,17 @@ def test_no_path_leads_to_a_file(served, path):
     connection.close()
 
 
-def test_a_page_under_another_name_is_refused(served):
-    request = urllib.request.Request(f"http://127.0.0.1:{served}/", headers={"Host": "example.org:80"})
+@pytest.mark.parametrize("host", ["example.org:80", "example.org"])
+def test_a_page_under_another_name_is_refused(served, host):
+    request = urllib.request.Request(f"http://127.0.0.1:{served}/", headers={"Host": host})
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(request, timeout=60)
+
+
+def test_a_curve_rises_on_the_page_where_its_values_rise():
+    """Pixels from above, one of them free at either side."""
+    top, bottom = "1.0", f"{status_page.CURVE_HEIGHT - 1:.1f}"
+    assert status_page.polyline([3.0, 7.0, 3.0]) == [bottom, top, bottom]
 
 
 def test_a_port_that_is_taken_is_named(run, served):

@@ -47,6 +47,13 @@ def test_of_what_was_not_measured_nothing_is_said():
     assert distances({}) == {}
 
 
+def test_a_checkerboard_is_told_from_twice_as_much_as_in_the_data_on(tmp_path):
+    history = read_history(write_rows(tmp_path, {"step": 1, "loss_d": 1.0}))
+    for generated, told in ((200, False), (201, True)):
+        measured = {"consistency": SOLID | {"nyquist_ppm_generated": generated, "nyquist_ppm_real": 100}}
+        assert any("checkerboard" in sentence for sentence in shortcomings(measured, history, {})) == told
+
+
 def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
     history = read_history(write_rows(tmp_path, {"step": 1, "loss_d": None}, {"step": 2, "loss_d": 1.0}))
     measured = {
