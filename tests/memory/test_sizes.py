@@ -39,6 +39,8 @@ def test_images_are_halved_first_then_rays_until_one_chunk_is_left():
         seen.append((sizes.images, sizes.rays))
     assert seen == [(3, 0), (2, 0), (1, 0), (1, 512), (1, 256), (1, 128)]
     assert sizes.rays // 2 < SMALLEST_CHUNK
+    odd = StepSizes(5, 0, 1024)
+    assert odd.shrink() and odd.images == 3  # two parts as before, not three
 
 
 def test_after_enough_good_steps_they_grow_once():

@@ -57,6 +57,8 @@ def test_shape_and_appearance_have_shares_of_their_own():
     first, second = torch.tensor([[0.0, 0.0, 0.0, 0.0]]), torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     assert mixed(first, second, 0.5, 0.25, config).tolist() == [[0.5, 1.0, 0.75, 1.0]]
     assert mixed(first, second, 1, 0, config).tolist() == [[1.0, 2.0, 0.0, 0.0]]
+    lean = LatentConfig(type="uniform", dim=4, dim_appearance=1)
+    assert mixed(first, second, 1, 0, lean).tolist() == [[1.0, 2.0, 3.0, 0.0]]
 
 
 def test_truncation_scales_the_latents(view):

@@ -15,7 +15,7 @@ from graf.commands.jobs import JOBS
 from graf.errors import GrafError
 from graf.pictures.outputs import write_video
 from graf.reporting import pages, report, status_page
-from graf.reporting.mesh_view import SCRIPT
+from graf.reporting.mesh_view import SCRIPT, read_mesh
 from graf.reporting.report import write_report
 from graf.reporting.run_status import read_status
 
@@ -283,6 +283,8 @@ def test_pictures_made_later_leave_the_numbers_of_the_newest_measurement(run, tm
     put_png(tmp_path / "later" / "sweep_rgb.png", 33)
     text = write_report(run, run / "report.html", tmp_path / "later").read_text(encoding="utf-8")
     assert "Measured at step 20 " in text and "has not been measured: eval.py --run" not in text.partition("Is it 3D?")[0]
+    write_rows(run, {"step": 60, "evaluation": result(kid=0.5)})  # of training, which has gone on
+    assert "Measured at step 60 " in write_report(run, run / "report.html", tmp_path / "later").read_text(encoding="utf-8")
 
 
 def test_numbers_of_an_earlier_evaluation_tell_their_step(run, tmp_path):
@@ -595,6 +597,23 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_pa
     assert set(found["requests"]) <= {"data:"}
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways
     assert found["broken"] == []  # numbers, over two lines
+
+
+def test_a_mesh_fills_the_ball_that_the_page_draws(tmp_path):
+    """Two corners as far from the middle as any: at 1 in 32767ths, whatever the size and the place of the mesh."""
+    box = trimesh.creation.box((4, 2, 2), transform=trimesh.transformations.translation_matrix([9, 0, 0]))
+    box.export(tmp_path / "box.ply")
+    vertices = base64.b64decode(read_mesh(tmp_path / "box.ply", "box").vertices)
+    places = np.frombuffer(vertices, [("place", "<i2", 3), ("rest", "V6")])["place"].astype(float)
+    assert np.linalg.norm(places, axis=1) == pytest.approx(32767, abs=2)
+    assert np.abs(places).max(0) == pytest.approx(32767 / 6**0.5 * np.array([2, 1, 1]), abs=1)
+
+
+def test_a_session_begins_with_a_row_of_step_0_before_which_no_time_is_of_the_run(tmp_path):
+    times = ((0, 0), (30, 5), (9000, 0), (9010, 6))
+    rows = [json.dumps({"time": 1000.0 + seconds, "step": step, "phase": "train"}) for seconds, step in times]
+    (tmp_path / "memory.jsonl").write_text("\n".join(rows) + "\n")
+    assert report._seconds(tmp_path / "memory.jsonl") == 40
 
 
 def test_the_mesh_turns_where_it_is_dragged(measured, tmp_path):
