@@ -60,6 +60,17 @@ def test_only_a_limit_that_somebody_named_is_enforced(monkeypatch, processes, bu
     assert len(told) == limited
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA")
+def test_a_limit_that_the_system_does_not_let_be_raised_stays(monkeypatch):
+    told = []
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GB))
+    monkeypatch.setattr(budget, "memory_limit", lambda: 64 * GB)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (2 * GB, 2 * GB))
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: told.append(limits))
+    enforce_budget(memory(8), CPU)
+    assert told == [(2 * GB, 2 * GB)]
+
+
 def test_a_system_that_enforces_no_budget_is_told_once(monkeypatch, caplog):
     monkeypatch.setattr(budget.sys, "platform", "darwin")
     monkeypatch.setattr(budget, "limit_resident", lambda _: pytest.fail("it cannot"))

@@ -145,6 +145,17 @@ def test_a_planted_leak_is_warned_of_written_and_named(few_objects, path, monkey
     assert [row["leak"]["step"] for row in rows(path)] == [report.step]
 
 
+def test_growth_of_the_workers_is_put_down_to_no_object_of_this_process(few_objects, path, monkeypatch):
+    monitor, kept = MemoryMonitor(path, 0, CPU), []
+    planted(monitor, monkeypatch, [1500] * 400)
+    for step in range(1, 201):
+        kept.append(torch.zeros(64, 4099))
+        monitor.step_done(step)
+        monitor._judge("workers", (100 + step) * MB)
+    (report,) = monitor.reports
+    assert report.source == "workers" and report.suspects == ()
+
+
 def test_growth_in_a_phase_is_put_down_to_it(few_objects, path, monkeypatch):
     monitor = MemoryMonitor(path, 0, CPU)
     levels = (1500 + step + extra for step in range(400) for extra in (0, 0, 1))  # after the step, before and after sampling

@@ -117,6 +117,14 @@ def test_a_plan_that_did_not_hold_is_answered_with_settings_that_take_less():
     assert "=" in edit
 
 
+def test_on_a_gpu_the_cached_images_are_named_beside_the_settings_that_fit(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 * GB, 8 * GB))
+    config = load_config()
+    sizes = starting_sizes(config, "cuda", budget_bytes=0)
+    told = str(with_advice(OutOfMemory("step 1"), config, sizes, torch.device("cuda")))
+    assert "step 1; by the plan a step fits into 8.5 GB" in told and "data.cache_device=none frees" in told
+
+
 @pytest.mark.parametrize(("free_gb", "told"), [(64, False), (0.01, True)])
 def test_a_step_that_takes_more_than_is_free_is_told(monkeypatch, free_gb, told):
     monkeypatch.setattr("graf.memory.sizes.memory_available", lambda: int(free_gb * GB))

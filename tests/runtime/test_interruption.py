@@ -89,6 +89,10 @@ def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
         assert interruption.reason == "SIGHUP"
+    with Interruption() as interruption:  # whose owner has ended it, and closes the terminal then
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        assert interruption.reason == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

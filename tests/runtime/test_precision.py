@@ -322,6 +322,22 @@ def test_pictures_are_rendered_in_float32_whatever_training_takes(smoke, product
     assert seen == {False}
 
 
+def test_threads_share_no_cache_of_converted_weights():
+    with AmpSettings("cpu", torch.bfloat16).autocast():
+        assert not torch.is_autocast_cache_enabled()
+
+
+def test_operations_are_repeatable_for_a_block_alone():
+    def settings():
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled(), warns, torch.utils.deterministic.fill_uninitialized_memory
+
+    before = settings()
+    with precision.repeatable(CPU):
+        assert settings() == (True, True, False)
+    assert settings() == before == (False, False, True)
+
+
 def test_on_a_card_float32_is_what_pytorch_makes_of_it():
     """Convolutions multiply in TF32, matrix products do not, as docs/running.md says."""
     with precision.repeatable(CPU):
