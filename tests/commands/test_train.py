@@ -1,16 +1,19 @@
 """What train.py continues, and with what."""
 
+import argparse
 import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
-from graf.commands.run import announce, log_if_done
+from graf.commands import run as frame
+from graf.commands.run import announce, log_if_done, note_data, set_up
 from graf.commands.run_files import find_checkpoint, keep_earlier_files, require_free_folder, require_own_folder, write_config
 from graf.commands.train import config_of, dry_run
 from graf.data import build_dataset
-from graf.errors import CheckpointError
+from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.training.health import Derailed
 from graf.training.state import TrainState
@@ -185,3 +188,33 @@ def test_a_dry_run_says_what_is_not_finite(smoke, tmp_path, monkeypatch):
         next(state.discriminator.parameters()).fill_(math.nan)
     with pytest.raises(Derailed, match="loss_d is nan"):
         dry_run(state, build_dataset(config))
+
+
+def test_a_file_from_elsewhere_does_not_take_the_place_of_the_run_in_the_folder(new_run, tmp_path):
+    own, other = new_run.run_dir / NEWEST, tmp_path / "other.pt"
+    other.touch()
+    assert find_checkpoint(str(other), new_run.run_dir) == other
+    own.touch()
+    with pytest.raises(CheckpointError, match=r"holds another run than .*other\.pt, which would be written over"):
+        find_checkpoint(str(other), new_run.run_dir)
+    assert find_checkpoint(str(own), new_run.run_dir) == own
+
+
+def test_data_that_has_changed_is_told_once_and_noted(new_run, caplog):
+    class Images(list):
+        fingerprint = "new"
+
+    state = SimpleNamespace(config=new_run, step=5, data_fingerprint="old")
+    for _ in range(2):
+        note_data(state, Images("ab"), None)
+    assert state.data_fingerprint == "new"
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("the data has changed since step 5")
+
+
+def test_a_run_is_held_to_its_budget_before_anything_is_built(smoke, tmp_path, monkeypatch):
+    monkeypatch.setattr(frame, "measure_process", lambda: None)
+    config = smoke("memory.budget_gb=0.01", f"training.outdir={tmp_path}")
+    flags = {"device": "cpu", "config": None, "set": [], "data_dir": None, "use_amp": False, "dry_run": True}
+    message = "memory.budget_gb: 0.01 GB is less than"
+    with pytest.raises(GrafError, match=message), set_up(argparse.Namespace(**flags), None, config):
+        pytest.fail("it was set up")
