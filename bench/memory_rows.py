@@ -21,7 +21,7 @@ from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models import generator as rendering
 from graf.models import perception
-from graf.models.discriminators import convolutional, projected
+from graf.models.discriminators import convolutional
 from graf.models.discriminators.projected import frozen_network
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
@@ -287,7 +287,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
             # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
             (perception, "load_efficientnet", lambda _, name=EFFICIENTNET: EfficientNet.from_name(name)),
             # Nothing is computed, and one iteration holds as much as many
-            *((module, "POWER_ITERATIONS", 1) for module in (convolutional, projected)),
+            (convolutional, "POWER_ITERATIONS", 1),
         ]
     caches = projection_operators, frozen_network, whole_frame  # of tensors that may have no content
     for cache in caches:

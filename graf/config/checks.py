@@ -201,7 +201,7 @@ def _projected_faults(config: Config) -> Iterator[str]:
         f"discriminator.architecture: {config.discriminator.architecture}",
     )
     if training.gan_type not in ("standard", "hinge"):
-        yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}"
+        yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}; or set architecture to graf"
     if training.reg_type not in ("r1", "none"):
         yield f"training.reg_type: {projected} takes r1, at real images' features, or none, found {training.reg_type}"
     if discriminator.dual:

@@ -236,7 +236,7 @@ def camera_files(folder: Path, kind: CameraFile) -> list[Path]:
         models = [folder / name for name in names]
         files = [(model / f"cameras{suffix}", model / f"images{suffix}") for model in models for suffix in (".bin", ".txt")]
         return list(next((pair for pair in files if all(file.is_file() for file in pair)), ()))
-    files = [folder / (TRANSFORMS if kind == "transforms" else DATASET_JSON)]
+    files = [folder / {"transforms": TRANSFORMS, "eg3d": DATASET_JSON}[kind]]
     if kind == "transforms" and not files[0].exists():
         files = [folder / name for name in SPLITS]
     return [file for file in files if file.exists()]

@@ -102,7 +102,7 @@ def principal_directions(generator: Generator, n: int, seed: int = 0) -> Directi
     if n < 0:
         raise GrafError(f"directions: {n} of them are asked for; give 0 or more")
     if not all(hasattr(field, "mapped") for field in generator.fields):
-        raise GrafError(f"directions: {type(generator.field).__name__} has no `mapped`, of which they would be")
+        raise GrafError(f"directions: {type(generator.field).__name__} has no `mapped`, whose outputs' directions they are")
     device = generator.background.device
     latents = generator.sample_latents(SAMPLES, torch.Generator().manual_seed(seed)).to(device)
     classes = torch.arange(SAMPLES, device=device) % generator.n_classes

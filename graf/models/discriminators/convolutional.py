@@ -55,7 +55,7 @@ class ConditionedDiscriminator(nn.Module):
     def update_spectral_norms(self, iterations: int = 1) -> None:
         """Let the spectral norms follow the weights, after each step."""
         for layer in self.modules():
-            if isinstance(layer, SpectralConv) and not layer.weight_orig.is_meta:  # the planner builds one of shapes alone
+            if isinstance(layer, SpectralConv):
                 for _ in range(iterations):
                     layer.follow_weight()
 
@@ -131,7 +131,6 @@ class Discriminator(ConditionedDiscriminator):
         if config.label_loss == "MCE":
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
-        self.update_spectral_norms(POWER_ITERATIONS)
 
     def is_low_res(self, images: Tensor) -> bool:
         """Whether images (B, C, K, K) are those of discriminator.low_res_steps."""
@@ -168,6 +167,8 @@ class SpectralConv(PenalisedConv2d):
         self.norm = SpectralNorm.apply(self, "weight", n_power_iterations=1, dim=0, eps=1e-12)
         self._forward_pre_hooks.clear()
         del self.weight  # the undivided one is weight_orig
+        for _ in range(0 if self.weight_orig.is_meta else POWER_ITERATIONS):  # the planner builds one of shapes alone
+            self.follow_weight()
 
     def divided_weight(self) -> Tensor:
         """(C_out, C_in, k, k) whose largest singular value, as a matrix (C_out, k k C_in), is about 1."""

@@ -10,7 +10,6 @@ from graf.camera import Labels
 from graf.config import Config
 from graf.models.discriminators.convolutional import (
     EMBEDDING_WIDTH,
-    POWER_ITERATIONS,
     ConditionedDiscriminator,
     Scores,
     SpectralConv,
@@ -99,7 +98,6 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in stages_of(config))
         self.feature_size = config.feature_size
         self._build_embedding(n_classes)
-        self.update_spectral_norms(POWER_ITERATIONS)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], of any side, with a logit for each position of each head;

@@ -5,11 +5,15 @@ import logging
 import math
 import struct
 from pathlib import Path
+from typing import get_args
 
 from graf.camera import focal_length, poses_at
-from graf.config import load_config
+from graf.config import DataConfig, load_config
 from graf.data import build_dataset
+from graf.data.advice.cameras import SOURCES
 from graf.data.decoding import Frame, read_image
+from graf.data.folders import CameraFile
+from graf.data.labels import FILES, READERS
 from graf.data.labels.placement import looked_at, upward
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
@@ -464,3 +468,9 @@ def test_photographs_that_colmap_left_out_are_told(tmp_path, caplog):
     write_text(tmp_path / "sparse", POSES)
     assert len(build_dataset(config(tmp_path))) == len(NAMES)
     assert f"1 images beside or below a COLMAP model are not named in it, and are not used, such as {tmp_path}" in caplog.text
+
+
+def test_each_file_of_cameras_has_a_reader_and_a_name_everywhere():
+    kinds = set(get_args(CameraFile))
+    assert kinds == READERS.keys() == FILES.keys() == SOURCES.keys() - {"filename"}
+    assert kinds | {"auto", "filename", "none"} == set(get_args(DataConfig.__dataclass_fields__["labels"].type))
