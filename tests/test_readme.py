@@ -5,8 +5,10 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+from graf.commands.jobs import JOBS, METRICS
 from graf.config import CONFIG_DIR, Config, PoseConfig, load_config
 from graf.config.reading import config_rows
+from graf.models.registry import DISCRIMINATORS, FIELDS
 from write_tables import MARKS, TABLES, pages
 
 import pytest
@@ -18,6 +20,7 @@ CHINESE = (ROOT / "README.zh-TW.md").read_text(encoding="utf-8")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTES = sorted((ROOT / "docs" / "lab").glob("*.md"))  # dated: their links lead somewhere, their commands were true once
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+MEASURING = ("metrics", "consistency")  # whose numbers are in another table
 LEADS_OUT = ("http://", "https://")
 
 
@@ -39,6 +42,21 @@ def test_tables_and_the_default_config_are_those_of_the_code():
     assert {mark[1] for text in texts.values() for mark in MARKS.findall(text)} == set(TABLES)
     for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text, "run `python bench/write_tables.py`"
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("configuration", "Which radiance field", FIELDS),
+        ("configuration", "Which discriminator", DISCRIMINATORS),
+        ("evaluation", "Is that a good value?", METRICS),
+        ("evaluation", "What eval.py makes", [f"--{job.flag.name}" for job in JOBS if job.flag.name not in MEASURING]),
+    ],
+)
+def test_tables_that_are_written_by_hand_have_a_row_for_each(page, heading, names):
+    section = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.lower() for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 2 and [name for name in names if not any(name in row for row in rows)] == []
 
 
 def test_the_default_config_says_what_the_dataclasses_say():
