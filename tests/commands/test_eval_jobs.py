@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import eval as program
 from graf.checkpoints.directions_file import load_directions
@@ -14,6 +15,8 @@ from graf.commands.eval import Evaluation
 from graf.commands.jobs import Job
 from graf.errors import GrafError
 from graf.export.mesh import NoSurface
+from graf.inversion.loss import InversionSettings
+from graf.inversion.tuning import TuningSettings
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.metrics.results import COMPARABLE, SAMPLES, ResultFile
 from graf.metrics.shapes import VARIETY_CAVEAT
@@ -619,3 +622,47 @@ def test_held_out_images_are_asked_for_where_they_are_needed_and_refused_elsewhe
     with pytest.raises(GrafError, match="--heldout others: toy cars need none"):
         _ = asked(metrics=["memorised"], heldout="others").heldout
     assert asked(metrics=["kid"]).heldout is None
+
+
+class Given(Exception):
+    """What a function was given, which is as far as a test needs to go."""
+
+
+def test_consistency_is_of_the_seed_and_the_truncation_that_are_asked_for(asked, monkeypatch):
+    evaluation, given = asked(seed=4), []
+    evaluation.__dict__["dataset"] = SimpleNamespace(fingerprint="")
+    for name in ("multi_view_consistency", "rotation_smoothness", "nyquist_against_real"):
+        monkeypatch.setattr(command, name, lambda *values, **named: given.append((*values, *named.values())[-2:]) or {})
+    monkeypatch.setattr(command, "sanity", lambda *_: {})
+    evaluation.consistency()
+    assert given == [(4, 0.7)] * 3
+
+
+def test_a_mesh_has_the_resolution_and_the_level_that_are_asked_for(asked, monkeypatch):
+    def extract(*given):
+        raise Given(*given[-3:-1])
+
+    monkeypatch.setattr(command, "extract_mesh", extract)
+    with pytest.raises(Given) as given:
+        asked(mesh_resolution=17, mesh_level=5.0).mesh()
+    assert given.value.args == (17, 5.0)
+
+
+def test_an_inversion_and_its_tuning_have_the_seed_that_is_asked_for(asked, monkeypatch, tmp_path):
+    def invert(*given):
+        raise Given(given[3])
+
+    def tune(*given):
+        raise Given(given[3])
+
+    evaluation = asked(seed=4, invert=[], tune=9)
+    evaluation.__dict__.update(targets=(None, None), target_files=[], estimator=None)
+    monkeypatch.setattr(command, "most_renderings", lambda *_: 1)
+    monkeypatch.setattr(command, "invert", invert)
+    monkeypatch.setattr(command, "tune", tune)
+    with pytest.raises(Given) as given:
+        evaluation.invert()
+    assert given.value.args == (InversionSettings(seed=4),)
+    with pytest.raises(Given) as given:
+        evaluation.tune(None, tmp_path)
+    assert given.value.args == (TuningSettings(9, seed=4),)
