@@ -26,7 +26,7 @@ from graf.data.folders import CONFIG, IMAGES, SHEET, is_within
 from graf.errors import DataError, GrafError
 from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.cutout.ways import WAYS
-from graf.photographs.making import Options
+from graf.photographs.making import Options, longest_ratio_in
 from graf.photographs.prepare import prepare
 from graf.photographs.reading import EXTRA
 from graf.photographs.summary import nothing_usable, summary
@@ -102,15 +102,15 @@ def main() -> int:
     arguments = parser().parse_args(with_masks_flag(sys.argv[1:]))
     options = options_of(arguments)
     root, out = arguments.source, arguments.out
-    check_folders(root, out, options.masks)
+    check_folders(root, out, options.masks, arguments.like)
     claim(out, root, options)
     with run_lock(out, "the second argument"):
         remove_unfinished(out)
-        write_set(root, out, options)
+        write_set(root, out, options, arguments.like)
     return 0
 
 
-def write_set(root: Path, out: Path, options: Options) -> None:
+def write_set(root: Path, out: Path, options: Options, like: Path | None) -> None:
     """Prepare the photographs, write all files of the output folder, and log the summary."""
     with tempfile.TemporaryDirectory(prefix=FRAMES, dir=out) as frames:
         prepared = prepare(root, out, Path(frames), options)
@@ -120,9 +120,9 @@ def write_set(root: Path, out: Path, options: Options) -> None:
             raise DataError(f"{root}: no photograph can be used: {nothing_usable(prepared.left_out, prepared.others)}{others}")
         write_cameras(out, root, prepared)
         write_sheet(out / SHEET, prepared.made)
-    if options.like is None:
+    if not like:
         write_config(out, prepared)
-    for line in summary(prepared, out, options.like or out):
+    for line in summary(prepared, out, like or out):
         log.info("%s", line)
 
 
@@ -170,30 +170,39 @@ def options_of(arguments: argparse.Namespace) -> Options:
         labels=arguments.labels,
         name_pattern=arguments.name_pattern,
     )
-    return as_in(arguments.like, options) if arguments.like else options
+    return framed_like(arguments.like, options) if arguments.like else options
 
 
-def as_in(prepared: Path, options: Options) -> Options:
+def framed_like(prepared: Path, options: Options) -> Options:
     """The options with the framing of a set that was prepared before. Raises GrafError where it is none, or its frames are not
     those of cut-out objects."""
-    settings = read_object(prepared / SETTINGS)
-    if not {"margin", "scale"} <= settings.keys() or not (prepared / CONFIG).is_file():
+    settings = read_object(prepared / SETTINGS) if prepared.is_dir() else {}
+    if not {"in", "cut"} <= settings.keys() or not (prepared / CONFIG).is_file():
         raise GrafError(f"--like {prepared}: is no folder that this tool wrote; such a one has {SETTINGS} and {CONFIG}")
+    if settings.get("scale") not in ("area", "own"):
+        raise GrafError(f"--like {prepared}: was made by an older version; prepare it again")
     data = load_config(prepared / CONFIG).data
-    if data.alpha != "rgba" or data.labels in ("filename", "transforms"):
-        why = "are not all cut out" if data.alpha != "rgba" else "were kept as their cameras saw them"
-        raise GrafError(f"--like {prepared}: its photographs {why}, so their objects have no common size in their frames")
-    framing = {"margin": float(settings["margin"]), "scale": settings["scale"], "labels": "none"}
-    return replace(options, like=prepared, **framing)
+    if data.labels in ("filename", "transforms"):
+        raise GrafError(
+            f"--like {prepared}: its photographs were kept as their cameras saw them, so objects have no common size"
+        )
+    longest_ratio = 0.0 if data.alpha == "ignore" else longest_ratio_in(prepared / IMAGES)
+    if not longest_ratio:
+        raise GrafError(
+            f"--like {prepared}: its photographs are not all cut out, so objects have no common size in their frames"
+        )
+    margin, scale = float(settings["margin"]), settings["scale"]
+    log.info("framed like %s: --margin %g --scale %s --labels none", prepared, margin, scale)
+    return replace(options, margin=margin, scale=scale, labels="none", longest_ratio=longest_ratio)
 
 
-def check_folders(root: Path, out: Path, masks: Path | None) -> None:
+def check_folders(root: Path, out: Path, masks: Path | None, like: Path | None) -> None:
     """Raises GrafError where there is nothing to read, or where what is written would lie among it."""
     if not root.exists():
         raise GrafError(f"{root}: no such file or folder")
     if root.is_dir() and not os.access(root, os.R_OK | os.X_OK):
         raise GrafError(f"{root}: this folder may not be read; change its permissions")
-    for taken in filter(None, (root, masks)):
+    for taken in filter(None, (root, masks, like and like / IMAGES)):
         if is_within(out, taken):
             raise GrafError(f"{out}: lies in {taken}, of which nothing is changed; name an output folder elsewhere")
 
@@ -205,7 +214,7 @@ def claim(out: Path, root: Path, options: Options) -> None:
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}
-    kept = {"like": "None"} | kept if {"in", "cut"} <= kept.keys() else {}  # before it had --like; another program's
+    kept = {"longest_ratio": "0.0"} | kept if {"in", "cut"} <= kept.keys() else {}  # before it had --like; another program's
     if kept == settings:
         log.info("%s: continuing what is there", out)
         return

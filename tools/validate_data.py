@@ -130,7 +130,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         title = f"{azimuth_deg[index]:.0f}°, {polar_deg[index]:.0f}°" if dataset.posed else name
         if confidence[index] is not None:
             title += f", {confidence[index]:.0%}"
-        axes.set_title(title, fontsize=8, parse_math=False, font=font_file(title))
+        axes.set_title(title, font=font_file(title), fontsize=8, parse_math=False)
     for axes in left.axes:
         axes.axis("off")
     of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if any(confidence) else ''}"

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 from graf.config.name_pattern import NAMED_BY_RANK
 from graf.config.strict import one_line
 from graf.data.decoding import UNREADABLE
-from graf.data.folders import IMAGES
 from graf.photographs.cropping import Box, Extent, around, centre_square, cropped, extent, unevenly
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
@@ -48,7 +47,7 @@ class Options:
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     keep_duplicates: bool = False
     scale: Literal["area", "own"] = "area"  # area: objects have about one area in their frames; own: each fills its frame
-    like: Path | None = None  # area: that of the objects of this set, which was prepared before
+    longest_ratio: float = 0.0  # area: `longest_ratio_in` a set whose objects have this area; 0: of the photographs themselves
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
@@ -83,13 +82,9 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
 def at_one_area(made: list[Made], options: Options) -> list[Made]:
     """Frame cut-out photographs again, so that objects have about one area in their frames, as if all had been seen from one
     distance: the root of a turning object's area changes less than its width and height. Objects that are longer than those of
-    SAME_AREA_SHARE of the photographs, or of the set that options.like names, fill their frames."""
+    SAME_AREA_SHARE of the photographs fill their frames. Those that are to be like another set's do not vary as these do."""
     extents = _extents([None if each.how == CORRECTED else each.file for each in made])
-    judged = extents if options.like is None else _extents(sorted((options.like / IMAGES).rglob("*.png")))
-    ratios = [found.longer / math.sqrt(found.area) for found in judged if found]
-    if not ratios:
-        return made
-    longest_ratio = float(np.quantile(ratios, SAME_AREA_SHARE))
+    longest_ratio = options.longest_ratio or _longest_ratio(extents)
 
     def framed(each: Made, found: Extent | None) -> Made:
         if found is None:
@@ -97,7 +92,7 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
         with Image.open(each.file, formats=("PNG",)) as image:
             whole, even = (0, 0, *image.size), around(found, options.margin, longest_ratio)
             rng = np.random.default_rng(zlib.crc32(os.fsencode(each.source.place)))
-            box = unevenly(even, found, options.margin, rng) if options.like is None else even
+            box = even if options.longest_ratio else unevenly(even, found, options.margin, rng)
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
             note = json.loads(image.text[NOTE])
@@ -109,9 +104,20 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
     return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, extents, strict=True)), available_cores()))
 
 
+def longest_ratio_in(images: Path) -> float:
+    """The length of the longest objects of a prepared set, in units of the root of their area; 0 where none is cut out.
+    Pictures that are damaged, or that the user has corrected, do not count."""
+    return _longest_ratio(_extents([file for file in sorted(images.rglob("*.png")) if _note(file)]))
+
+
+def _longest_ratio(extents: Sequence[Extent | None]) -> float:
+    ratios = [found.longer / math.sqrt(found.area) for found in extents if found]
+    return float(np.quantile(ratios, SAME_AREA_SHARE)) if ratios else 0.0
+
+
 def _extents(files: Sequence[Path | None]) -> list[Extent | None]:
     """The object in each PNG; None where there is no file, and where the object is too thin to be opaque in it."""
-    return list(progress(map_in_threads(_extent, files, available_cores()), desc="sizes", total=len(files)))
+    return list(progress(map_in_threads(_extent, files, available_cores()), desc="sizes", total=len(files), disable=not files))
 
 
 def _extent(file: Path | None) -> Extent | None:

@@ -103,6 +103,9 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
+    if options.longest_ratio:
+        left_out |= {each.source.place: "is not cut out, as its object's size requires" for each in made if each.how == "none"}
+        made = [each for each in made if each.how != "none"]
     if options.scale == "area" and labels == "none" and made and all_cut(made):
         made = at_one_area(made, options)
     remove_stale(out / IMAGES, {each.file for each in made})

@@ -19,8 +19,9 @@ def font_file(text: str) -> Path:
     letters = set(map(ord, text)) - {ord("\n")}
 
     def fitness(file: Path) -> tuple[int, bool, bool]:
-        with contextlib.suppress(OSError, RuntimeError):  # a damaged font, or one whose format matplotlib does not read
+        with contextlib.suppress(OSError, RuntimeError):  # a damaged font, one of pictures, or in a format that is not read
             font = FT2Font(str(file))
+            font.set_size(12, 72)
             return sum(map(bool, map(font.get_char_index, letters))), file == OWN, font.style_name == "Regular"
         return 0, False, False
 

@@ -255,7 +255,7 @@ def _figure(heading: str, curves: dict[str, Curve], size_in: tuple[float, float]
     rows = -(-len(groups) // columns)
     size = 10 if size_in else 8
     figure = Figure(figsize=size_in or (5.5 * columns, 0.8 + 2.6 * rows), layout="constrained")
-    figure.suptitle(_plain("\n".join(textwrap.wrap(heading, 65 * columns))), fontsize=10, font=font_file(heading))
+    figure.suptitle(_plain("\n".join(textwrap.wrap(heading, 65 * columns))), font=font_file(heading), fontsize=10)
     figure.supxlabel(_plain("\n".join(textwrap.wrap(constants(curves), 80 * columns))), fontsize=8)
     for index, ((panel, axis), group) in enumerate(groups.items(), 1):
         axes = figure.add_subplot(rows, columns, index)

@@ -120,9 +120,10 @@ def write_unless_changed(file: Path, text: str) -> None:
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 100) -> None:
-    """Write a figure of matplotlib, whose import is slow and so not here, as a whole file."""
+    """Write a figure of matplotlib, whose import is slow and so not here, as a whole file. Boxes in place of letters that its
+    fonts lack are no matter for a warning."""
     with whole_file(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of names that no font of this machine can write
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(temporary, dpi=dpi)
 
 

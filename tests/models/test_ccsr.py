@@ -159,6 +159,7 @@ def test_light_starts_near_the_interpolation(scale):
 
 
 def test_latents_scale_and_shift_light_features_by_a_quarter_at_the_start():
+    torch.manual_seed(0)
     backbone = LightBackbone(2, code_channels=4, latent_dim=64, width=24, depth=3, width_upsampled=8)
     assert backbone.modulation(torch.randn(200, 64)).std().item() == pytest.approx(0.25, rel=0.1)
 

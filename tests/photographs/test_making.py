@@ -4,7 +4,7 @@ import json
 import logging
 
 from graf.photographs.cropping import around, extent
-from graf.photographs.making import NOTE, Options, at_one_area, make_photograph, remove_stale
+from graf.photographs.making import NOTE, Options, at_one_area, longest_ratio_in, make_photograph, remove_stale
 from graf.photographs.sources import Source
 
 import pytest
@@ -39,6 +39,19 @@ def test_transparency_of_the_users_keeps_its_colours(tmp_path):
     source, options = Source(tmp_path / "photograph.png", "a.png"), Options(margin=0.0, smallest=16)
     made = make_photograph(source, tmp_path / "a.png", options, "none")
     assert made.how == "kept" and Image.open(made.file).tobytes() == picture.crop((20, 20, 80, 80)).tobytes()
+
+
+def test_the_size_of_a_sets_objects_is_that_of_the_pictures_that_the_tool_made(made, tmp_path):
+    images = made[0].file.parent
+    assert longest_ratio_in(images) == pytest.approx(1, abs=0.05)  # squares
+    corrected = Image.new("RGBA", (90, 90))
+    ImageDraw.Draw(corrected).rectangle((0, 40, 89, 44), (200, 30, 30, 255))
+    corrected.save(images / "0.png")
+    (images / "1.png").write_bytes((images / "1.png").read_bytes()[:-40])
+    assert longest_ratio_in(images) == pytest.approx(1, abs=0.05)
+    assert longest_ratio_in(tmp_path / "nowhere") == 0
+    widths = [Image.open(each.file).width for each in at_one_area(made[2:], Options(longest_ratio=2.0))]
+    assert widths == [96, 96]  # twice 40 with its margin, and without the variation
 
 
 def test_what_is_too_thin_to_be_seen_keeps_its_frame(made):

@@ -9,8 +9,9 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.photographs.cropping import SIZE_SPREAD
 from graf.photographs.cutout import grabcut
-from graf.photographs.making import Options
+from graf.photographs.making import Options, make_photograph
 from graf.photographs.prepare import prepare
+from graf.photographs.sources import Source
 from graf.runtime.run_lock import run_lock
 from prepare_photos import remove_unfinished, with_masks_flag
 
@@ -119,11 +120,37 @@ def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tm
     assert "python eval.py --config set/config.yaml --invert new/images/front.png" in printed
 
 
-def test_photographs_are_framed_like_those_of_a_set_of_cut_out_ones_alone(photographs, tmp_path):
-    call(TOOL, "photos", "whole", "--cut", "none", cwd=tmp_path)
-    for folder, message in (("photos", "is no folder that this tool wrote"), ("whole", "its photographs are not all cut out")):
-        assert f"error: --like {folder}: {message}" in call(TOOL, "photos", "new", "--like", folder, cwd=tmp_path, status=2)
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize(
+    ("changes", "config", "message"),
+    [
+        ({"in": None}, {}, "is no folder that this tool wrote; such a one has settings.json and config.yaml"),
+        ({"scale": "height"}, {}, "was made by an older version; prepare it again"),
+        ({}, {"labels": "transforms"}, "its photographs were kept as their cameras saw them"),
+        ({}, {"alpha": "ignore"}, "its photographs are not all cut out"),
+        ({}, {"alpha": "rgba"}, "its photographs are not all cut out"),  # of which there are none
+        ({}, {"alpha": "auto"}, ""),
+    ],
+)
+def test_photographs_are_framed_like_those_of_a_set_of_cut_out_ones_alone(photographs, tmp_path, changes, config, message):
+    folder = tmp_path / "like"
+    (folder / "images").mkdir(parents=True)
+    if not message:
+        make_photograph(Source(photographs / "IMG_0.png", "a.png"), folder / "images" / "a.png", Options(), "none")
+    settings = {"in": "photos", "cut": "auto", "scale": "area", "margin": "0.1"} | changes
+    (folder / "settings.json").write_text(json.dumps({key: value for key, value in settings.items() if value}))
+    (folder / "config.yaml").write_text(json.dumps({"data": {"type": "images", "datadir": ["like/images"], **config}}))
+    printed = call(TOOL, "photos", "new", "--like", "like", cwd=tmp_path, status=2 if message else 0)
+    assert f"error: --like like: {message}" in printed if message else "like like: --margin 0.1 --scale area" in printed
+    assert (tmp_path / "new").exists() == (not message)
+    if not message:
+        printed = call(TOOL, "photos", "like/images/new", "--like", "like", cwd=tmp_path, status=2)
+        assert "like/images/new: lies in like/images, of which nothing is changed" in printed
+
+
+def test_what_is_not_cut_out_is_left_out_where_its_size_is_given(photographs, tmp_path):
+    Image.new("RGBA", (200, 200), (200, 30, 30, 255)).save(photographs / "whole.png")
+    prepared = prepare(photographs, tmp_path / "out", tmp_path, Options(cut="plain", longest_ratio=1.5))
+    assert prepared.left_out["whole.png"] and len(prepared.made) == 3 and all(each.how != "none" for each in prepared.made)
 
 
 def test_videos_and_photographs_of_one_name_are_told_apart(tmp_path):

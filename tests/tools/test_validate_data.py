@@ -105,14 +105,16 @@ def test_the_sheet_tells_how_sure_a_found_camera_is(program, tmp_path, monkeypat
         put(tmp_path / "found" / "000_cars" / name)
     (tmp_path / "found" / "000_cars" / "other").mkdir()
     (tmp_path / "found" / "000_cars" / "other" / "transforms.json").write_text("{}")  # of nobody
-    texts, set_title = [], Axes.set_title
-    monkeypatch.setattr(Axes, "set_title", lambda axes, text, *_, **kw: texts.append(text) or set_title(axes, text, **kw))
+    titles, set_title = [], Axes.set_title
+    monkeypatch.setattr(Axes, "set_title", lambda *given, **options: titles.append(set_title(*given, **options)) or titles[-1])
     flags = ("--data_dir", str(tmp_path / "found"), "--set", "data.imsize=16", "training.batch_size=2")
     for confidence in (None, torch.tensor([0.25, 0.875])):
         text = transforms_of(names, [(16, 16)] * 2, poses, load_config(None).data, names, confidence)
         (tmp_path / "found" / "000_cars" / "transforms.json").write_text(text)
         assert program("validate_data", *SMOKE, *flags)[0] == 0
-    assert [text for text in texts if text.startswith(("0°", "90°"))] == [
+    shown = [title for title in titles if title.get_text().startswith(("0°", "90°"))]
+    assert {title.get_fontsize() for title in shown} == {8}
+    assert [title.get_text() for title in shown] == [
         "0°, 73°",
         "90°, 73°",
         "0°, 73°, 25%",

