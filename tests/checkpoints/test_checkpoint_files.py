@@ -1,5 +1,6 @@
 """A run's checkpoints survive whatever befalls a disk: kills at any moment, damage, lack of space, removal."""
 
+import dataclasses
 import errno
 import importlib
 import itertools
@@ -19,7 +20,7 @@ from graf.checkpoints import run_folder as checkpoint_files
 from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, read_checkpoint, save_checkpoint
 from graf.checkpoints.record import read_record, record_path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save, save_newest
-from graf.config import load_config
+from graf.config import load_config, override
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, DataError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.console import run_script
@@ -342,6 +343,13 @@ def test_a_save_that_fails_is_tried_again_after_longer_and_longer(state, run_dir
     assert waits == [1, 2, 4]
     assert "No space left on device" in caplog.text
     assert (run_dir / NEWEST).exists()
+
+
+def test_a_save_waits_a_minute_at_most(state, monkeypatch, waits):
+    monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(8, OSError(errno.ENOSPC, "No space left on device")))
+    patient = override(state.config, ["training.save_retries=8"])
+    save_newest(dataclasses.replace(state.checkpoint(), config=patient), sleep=waits.append)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_a_save_that_keeps_failing_ends_with_what_there_still_is(state, run_dir, monkeypatch, waits):
