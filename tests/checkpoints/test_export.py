@@ -6,7 +6,7 @@ from pathlib import Path
 
 import eval as evaluation
 import graf
-from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import FORMAT, read_checkpoint, save_checkpoint
 from graf.checkpoints.export import data_fingerprint, write_export
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
@@ -207,3 +207,15 @@ def test_the_flag_wants_the_suffix_by_which_the_file_is_read(capsys):
     with pytest.raises(SystemExit):
         evaluation.parser().parse_args(["--export", "a.pt"])
     assert "ends in .safetensors" in capsys.readouterr().err
+
+
+def test_latents_of_files_from_before_they_were_whitened_are_left_as_they_are(tmp_path):
+    weights = {"encoder.gaussian.bias": torch.zeros(6)}
+    metadata = {"format": "graf_ccsr generator 1", "config": "{}", "n_classes": "1", "step": "5"}
+    torch.save({"format": FORMAT, "config": {}, "state": {"step": 5, "generator_ema": weights}}, tmp_path / "run.pt")
+    torch.save({"generator_ema": weights}, tmp_path / "bare.pt")
+    save_file(weights, tmp_path / "export.safetensors", metadata)
+    for name in ("run.pt", "bare.pt", "export.safetensors"):
+        content = read_checkpoint(tmp_path / name)
+        found = content.get("state", content)["generator_ema"]
+        assert torch.equal(found["encoder.whitening"], torch.eye(3)) and torch.equal(found["encoder.centre"], torch.zeros(3))

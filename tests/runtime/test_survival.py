@@ -279,6 +279,19 @@ def test_a_result_made_beside_a_process_that_failed_is_freed_before_less_is_trie
     assert freed == [True]
 
 
+def test_sizes_are_halved_down_to_the_smallest_and_memory_is_freed_before_each(monkeypatch):
+    seen = []
+    monkeypatch.setattr("graf.runtime.retry.clean_up", lambda: seen.append("freed"))
+
+    def work(size):
+        seen.append(size)
+        raise MemoryError
+
+    with pytest.raises(OutOfMemory, match="tiles: out of memory .*, in the smallest pieces there are"):
+        retry_halved(work, 9, "tiles", smallest=2)
+    assert seen == [9, "freed", 4, "freed", 2, "freed"]
+
+
 def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch, caplog):
     """1000, 500, 250 and 125 rays at a time; 62 would be fewer than 100. The next call begins with nerf.chunk again, but does
     not warn again."""
