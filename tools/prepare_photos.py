@@ -176,8 +176,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
 def framed_like(prepared: Path, options: Options) -> Options:
     """The options with the framing of a set that was prepared before. Raises GrafError where it is none, or its frames are not
     those of cut-out objects."""
-    settings = read_object(prepared / SETTINGS) if prepared.is_dir() else {}
-    if not {"in", "cut"} <= settings.keys() or not (prepared / CONFIG).is_file():
+    settings = settings_in(prepared)
+    if not settings or not (prepared / CONFIG).is_file():
         raise GrafError(f"--like {prepared}: is no folder that this tool wrote; such a one has {SETTINGS} and {CONFIG}")
     if settings.get("scale") not in ("area", "own"):
         raise GrafError(f"--like {prepared}: was made by an older version; prepare it again")
@@ -194,6 +194,12 @@ def framed_like(prepared: Path, options: Options) -> Options:
     margin, scale = float(settings["margin"]), settings["scale"]
     log.info("framed like %s: --margin %g --scale %s --labels none", prepared, margin, scale)
     return replace(options, margin=margin, scale=scale, labels="none", longest_ratio=longest_ratio)
+
+
+def settings_in(folder: Path) -> dict:
+    """The settings with which this tool wrote a folder; {} where it did not."""
+    found = read_object(folder / SETTINGS) if folder.is_dir() else {}
+    return found if {"in", "cut"} <= found.keys() else {}
 
 
 def check_folders(root: Path, out: Path, masks: Path | None, like: Path | None) -> None:
@@ -213,8 +219,9 @@ def claim(out: Path, root: Path, options: Options) -> None:
     Raises GrafError where it has anything else, DataError where root is empty.
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
-    kept = read_object(out / SETTINGS) if out.is_dir() else {}
-    kept = {"longest_ratio": "0.0"} | kept if {"in", "cut"} <= kept.keys() else {}  # before it had --like; another program's
+    kept = settings_in(out)
+    if kept:
+        kept.setdefault("longest_ratio", "0.0")  # it had no --like
     if kept == settings:
         log.info("%s: continuing what is there", out)
         return

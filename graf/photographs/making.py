@@ -107,7 +107,8 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
 def longest_ratio_in(images: Path) -> float:
     """The length of the longest objects of a prepared set, in units of the root of their area; 0 where none is cut out.
     Pictures that are damaged, or that the user has corrected, do not count."""
-    return _longest_ratio(_extents([file for file in sorted(images.rglob("*.png")) if _note(file)]))
+    own = map_in_threads(lambda file: file if _note(file) else None, sorted(images.rglob("*.png")), available_cores())
+    return _longest_ratio(_extents(list(own)))
 
 
 def _longest_ratio(extents: Sequence[Extent | None]) -> float:
