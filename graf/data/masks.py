@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.data.decoding import EXTENSIONS, looks_like_mask
+from graf.data.disk import Disk
 
 import numpy as np
 
@@ -39,27 +40,19 @@ class Masks(NamedTuple):
 
 
 Find = Callable[[Path], Path | None]
-Listing = Callable[[Path], set[str]]  # the names in a folder
 
 
 def find_masks(files: Sequence[Path], masks: str) -> Masks:
     """The masks of photographs among and beside these files, by data.masks."""
     if masks == "none" or not files:
         return Masks({}, frozenset())
-
-    @functools.cache
-    def listing(folder: Path) -> set[str]:
-        try:
-            return set(os.listdir(folder))
-        except OSError:
-            return set()
-
+    disk = Disk({file.parent for file in files})
     if masks == "auto":
-        pattern, are_masks = _recognised(files, listing)
-        find = _by(pattern, listing)
+        pattern, are_masks = _recognised(files, disk)
+        find = _by(pattern, disk)
     else:
         pattern, are_masks = masks, True
-        find = _first([_by(pattern, listing, from_here=True) for pattern in _patterns(masks)])
+        find = _first([_by(pattern, disk, from_here=True) for pattern in _patterns(masks)])
     found = {file: mask for file in files if (mask := find(file)) and mask != file}
     used = set(found.values())
     mask_of = {file: mask for file, mask in found.items() if file not in used}
@@ -102,7 +95,7 @@ def _patterns(masks: str) -> list[str]:
     return [f"{folder}/NAME{suffix}" for folder in (f"{masks}/FOLDER", masks) for suffix in SUFFIXES]
 
 
-def _by(pattern: str, listing: Listing, from_here: bool = False) -> Find:
+def _by(pattern: str, disk: Disk, from_here: bool = False) -> Find:
     """Finds masks by one pattern from the photograph's folder; also from_here, the working directory."""
     place = Path(pattern)
 
@@ -110,8 +103,8 @@ def _by(pattern: str, listing: Listing, from_here: bool = False) -> Find:
         name = place.name.replace("NAME.EXT", file.name).replace("NAME", file.stem)
         names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in SPELLED]
         homes = (file.parent, Path()) if from_here else (file.parent,)
-        folders = [_folder(home, place.parent, file.parent.name) for home in homes]
-        found = (folder / name for folder in folders for name in names if name in listing(folder))
+        folders = [disk.folder(_folder(home, place.parent, file.parent.name)) for home in homes]
+        found = (folder / name for folder in folders for name in names if name in disk.names(folder))
         return next((mask for mask in found if mask != file), None)
 
     return find
@@ -128,16 +121,16 @@ def _first(finds: Iterable[Find]) -> Find:
     return lambda file: next((mask for find in finds if (mask := find(file))), None)
 
 
-def _recognised(files: Sequence[Path], listing: Listing) -> tuple[str, bool]:
+def _recognised(files: Sequence[Path], disk: Disk) -> tuple[str, bool]:
     """The pattern that most photographs have a mask by, and whether these look like masks."""
     some = files[:: -(-len(files) // SAMPLE)]
     near = (Path(form.format(name)) for form in ("{}", "../{}", "../../{}/FOLDER") for name in FOLDERS)
     folders = [
         ".",
-        *(folder for folder in near if any(listing(_folder(file.parent, folder, file.parent.name)) for file in some)),
+        *(folder for folder in near if any(disk.names(_folder(file.parent, folder, file.parent.name)) for file in some)),
     ]
     patterns = [f"{folder}/NAME{suffix}" for folder in folders for suffix in SUFFIXES if folder != "." or suffix]
-    by_pattern = [(p, [mask for file in some if (mask := find(file))]) for p in patterns for find in [_by(p, listing)]]
+    by_pattern = [(p, [mask for file in some if (mask := find(file))]) for p in patterns for find in [_by(p, disk)]]
     pattern, masks = max(by_pattern, key=lambda pair: len(pair[1]))
     looked_at = masks[:: -(-len(masks) // LOOKED_AT)] if masks else []
     return pattern, 2 * sum(map(looks_like_mask, looked_at)) > len(looked_at)  # some may be damaged, or empty

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from test_disk import finds_by_any_capitals
 
 SIDE = 16
 
@@ -36,6 +37,13 @@ def config(folder, *keys):
     return load_config(None, ["data.type=images", f"data.datadir={folder}", *sizes, *keys])
 
 
+@pytest.fixture(params=[False, True], ids=["", "any capitals"])
+def any_disk(request, monkeypatch):
+    if request.param:
+        finds_by_any_capitals(monkeypatch)
+
+
+@pytest.mark.usefixtures("any_disk")
 @pytest.mark.parametrize(
     ("photographs", "masks", "keys"),
     [
@@ -76,12 +84,34 @@ def test_a_folder_of_masks_may_be_elsewhere(tmp_path, monkeypatch):
         assert build_dataset(config(tmp_path / "photos", f"data.masks={place}")).alpha == "rgba"
 
 
+@pytest.mark.parametrize("masks", ["../../CUT/FOLDER/NAME", "CUT"])
+def test_a_folder_of_masks_may_be_named_by_other_capitals_where_the_disk_finds_it_so(tmp_path, monkeypatch, masks):
+    finds_by_any_capitals(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for name in ("hats/a.png", "shoes/a.png"):
+        photograph(tmp_path / "photos" / name)
+        mask(tmp_path / "Cut" / name)
+    assert build_dataset(config(tmp_path, f"data.masks={masks}")).class_names == ["hats", "shoes"]
+
+
+@pytest.mark.parametrize(("photographs_are", "masks_are"), [("relative", "absolute"), ("absolute", "relative")])
+def test_masks_among_the_photographs_are_none_of_them_however_both_are_named(tmp_path, monkeypatch, photographs_are, masks_are):
+    monkeypatch.chdir(tmp_path)
+    for name in ("hats/a.png", "shoes/a.png"):
+        photograph(tmp_path / "set/photos" / name)
+        mask(tmp_path / "set/cut" / name)
+    place = {"relative": "set", "absolute": f"{tmp_path}/set"}
+    views = build_dataset(config(place[photographs_are], f"data.masks={place[masks_are]}/cut"))
+    assert views.class_names == ["hats", "shoes"] and views.alpha == "rgba"
+
+
 def test_photographs_named_like_masks_stay_photographs(tmp_path):
     for name in ("cars/1.png", "maps/1.png"):
         photograph(tmp_path / name)
     assert build_dataset(config(tmp_path)).class_names == ["cars", "maps"]
 
 
+@pytest.mark.usefixtures("any_disk")
 def test_a_class_named_masks_beside_others_of_the_same_names_is_one(tmp_path):
     for folder in ("hats", "masks", "shoes"):
         for name in ("1.png", "2.png"):
@@ -191,6 +221,7 @@ def test_a_thin_line_around_a_mask_makes_no_negative_and_hides_none():
     assert not is_negative(mask) and not is_negative(lined) and is_negative(~mask)
 
 
+@pytest.mark.usefixtures("any_disk")
 def test_masks_without_photographs_are_left_out_with_the_others(tmp_path):
     for name in ("a", "b"):
         photograph(tmp_path / f"{name}.png")

@@ -16,6 +16,7 @@ from typing import Any
 
 from graf.config.strict import one_line, shown
 from graf.data.decoding import EXTENSIONS
+from graf.data.disk import Disk
 from graf.data.folders import Fault, Item, camera_files, is_within
 from graf.data.labels.intrinsics import Lens, distortions, lens
 
@@ -138,25 +139,15 @@ def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTEN
         for suffix in ("", *extensions, *map(str.upper, extensions)):
             candidate = folder / f"{name}{suffix}"
             if os.path.isfile(candidate):  # no error for a name that is too long
-                return _inside(_as_listed(candidate), folder, links_may_leave)
+                return _inside(_disk(folder, os.getcwd()).file(candidate), folder, links_may_leave)
     _inside(folder / name, folder, links_may_leave)
     raise ValueError("the file of this frame is missing; put it back or remove the frame")
 
 
-def _as_listed(file: Path) -> Path:
-    """A file by its name as its folder lists it: disks that ignore case find it by others, too."""
-    names = _listing(file.parent, file.parent.stat().st_mtime_ns)
-    return file.with_name(names.get(file.name) or names.get(file.name.lower(), file.name))
-
-
 @functools.lru_cache(maxsize=64)
-def _listing(folder: Path, changed: int) -> dict[str, str]:
-    """The names in a folder, by themselves and in small letters. changed: when, for the cache."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return {}
-    return {name.lower(): name for name in names} | {name: name for name in names}
+def _disk(folder: Path, _from: str) -> Disk:
+    """The names below a folder, which is relative to another one."""
+    return Disk([folder])
 
 
 def _inside(path: Path, folder: Path, links_may_leave: bool) -> Path:

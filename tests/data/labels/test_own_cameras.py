@@ -20,6 +20,7 @@ from graf.rays import depth_bounds
 import pytest
 import torch
 from PIL import ExifTags, Image
+from test_disk import finds_by_any_capitals
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 N = 12
@@ -133,6 +134,22 @@ def test_a_file_of_cameras_that_is_missing_is_told_of(tmp_path, labels):
         build_dataset(config(tmp_path, f"data.labels={labels}"))
     with pytest.raises(DataError, match="no such folder"):
         build_dataset(config(tmp_path / "gone", f"data.labels={labels}"))
+
+
+@pytest.mark.parametrize("name", ["PHOTOS/{}.PNG", "Photos/{}"])
+def test_photographs_may_be_named_by_other_capitals_where_the_disk_finds_them_so(tmp_path, monkeypatch, caplog, name):
+    posed(tmp_path, azimuths=range(0, 360, 90))
+    file = tmp_path / "transforms.json"
+    content = json.loads(file.read_text())
+    (tmp_path / "photos").mkdir()
+    for i, frame in enumerate(content["frames"]):
+        (tmp_path / frame["file_path"]).rename(tmp_path / "photos" / frame["file_path"])
+        frame["file_path"] = name.format(f"{i:02d}")
+    file.write_text(json.dumps(content))
+    finds_by_any_capitals(monkeypatch)
+    views = build_dataset(config(tmp_path), take_cameras=True)
+    assert views.posed and views.files == [str(tmp_path / f"photos/{i:02d}.png") for i in range(4)]
+    assert "left out" not in caplog.text
 
 
 def test_the_cure_of_cameras_out_of_reach_is_one_where_they_look_past_the_origin(tmp_path):
