@@ -64,7 +64,7 @@ def main() -> int:
             log.info("errors in the browser's console: %s", page.errors or "none")
         with Window(int(url.rsplit(":", 1)[1]), size) as window:
             window.look(0)
-            window.wait(lambda: window.says("at rest"))
+            window.wait(lambda: window.shows_all_pixels)
             told, before = len(window.messages), window.pictures
             for k in range(int(ORBIT_S / STEP_S)):
                 window.look(DEGREES * k)

@@ -43,6 +43,11 @@ class Window:
     def pictures(self) -> int:
         return sum(message["type"] == "BackgroundImageMessage" for message in list(self.messages))
 
+    @property
+    def shows_all_pixels(self) -> bool:
+        """Whether the status under its picture has told once that this is at rest; a label names the pixels at rest before."""
+        return self.says("pixels at rest  ")  # and a new line
+
     def says(self, words: str) -> bool:
         """Whether anything that came has the words in it."""
         return any(words in str(message) for message in list(self.messages))

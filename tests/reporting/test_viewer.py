@@ -60,7 +60,7 @@ def opened(viewer: Viewer) -> Window:
     """A window that shows its first object in full."""
     window = Window(viewer.port)
     window.look(0)
-    window.wait(lambda: window.says("at rest"))
+    window.wait(lambda: window.shows_all_pixels)
     return window
 
 
@@ -201,8 +201,8 @@ def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_
 
 def test_a_closed_tab_is_forgotten(viewer):
     with opened(viewer) as other:
-        with opened(viewer):
-            assert len(viewer.browsers) == 2
+        with opened(viewer) as window:
+            window.wait(lambda: len(viewer.browsers) == 2)
         other.wait(lambda: len(viewer.browsers) == 1)
         seen = other.pictures
         other.look(45)
