@@ -1,5 +1,5 @@
-"""Files by the names that their disk lists: those of Macs and of Windows find a file by any capitals, and of Macs however
-accents are encoded."""
+"""Files by the names that their disk lists. Disks of Macs and of Windows, and memory sticks, find a file by any capitals, some
+also however accents are encoded: it would be two files for whoever compares paths."""
 
 import functools
 import os
@@ -9,51 +9,65 @@ from pathlib import Path
 
 
 class Disk:
-    """The names in folders, each read once, and how paths are spelled.
-
-    A file that is asked for as `Masks/a.png` and listed as `masks/a.png` would be two files for whoever compares paths.
-    """
+    """Some folders, and the names in any folder, each read once."""
 
     def __init__(self, folders: Iterable[Path]):
-        """folders: those that keep the spelling that they have here, relative or absolute, as their parents do."""
-        folders = set(folders)
-        self._known, self._here = folders.union(*(folder.parents for folder in folders)), Path.cwd()
-        self.names = functools.cache(self._names)
-        self.folder = functools.cache(self._folder)
+        self._folders = frozenset(folders)
+        self._names: dict[str, frozenset[str]] = {}
+        self._same: dict[Path, Path] = {}
+        self._listed: dict[str, str] = {}
 
-    def file(self, path: Path) -> Path:
-        """An existing file's path, as the known folders begin and as the disk lists what is in them."""
-        folder = self.folder(path.parent)
-        return folder / self._listed(folder, path.name)
-
-    def _folder(self, path: Path) -> Path:
-        """The same of a folder; of one that does not exist its own path."""
-        if not os.path.exists(path):
+    def folder(self, path: Path) -> Path:
+        """The one of the folders to which a path leads, by whatever name, link or working directory; else the path."""
+        if path in self._folders:
             return path
-        ancestors = (path, *path.parents)
-        start = next((folder for folder in ancestors if self._as_known(folder) in self._known), ancestors[-1])
-        found = self._as_known(start)
-        for name in path.relative_to(start).parts:
-            found /= self._listed(found, name)
-        return found
+        if path not in self._same:
+            self._same[path] = self._by_place.get(self._place(path), path)
+        return self._same[path]
 
-    def _as_known(self, path: Path) -> Path:
-        """A path as it is known, relative or absolute."""
-        elsewhere = path.relative_to(self._here) if path.is_relative_to(self._here) else self._here / path
-        return elsewhere if elsewhere in self._known and path not in self._known else path
-
-    def _listed(self, folder: Path, name: str) -> str:
-        if name in self.names(folder):
-            return name
-        alike = (other for other in self.names(folder) if _key(other) == _key(name))
-        return min((other for other in alike if os.path.exists(folder / other)), default=name)  # not renamed since
-
-    def _names(self, folder: Path) -> frozenset[str]:
+    def names(self, folder: Path | str) -> frozenset[str]:
         """The names in a folder; none where there is no such folder."""
-        try:
-            return frozenset(os.listdir(folder))
-        except OSError:
-            return frozenset()
+        place = os.fspath(folder)
+        if place not in self._names:
+            try:
+                self._names[place] = frozenset(os.listdir(place))
+            except OSError:
+                self._names[place] = frozenset()
+        return self._names[place]
+
+    @functools.cached_property
+    def _by_place(self) -> dict[str, Path]:
+        return {self._place(folder): folder for folder in self._folders}
+
+    def _place(self, path: Path) -> str:
+        return self._as_listed(os.path.realpath(path)) if os.path.exists(path) else os.fspath(path)
+
+    def _as_listed(self, place: str) -> str:
+        if place not in self._listed:
+            parent, name = os.path.split(place)
+            if name and name not in (names := self.names(parent)):
+                name = min((other for other in names if _key(other) == _key(name)), default=name)
+            self._listed[place] = os.path.join(self._as_listed(parent), name) if name else place
+        return self._listed[place]
+
+
+def as_listed(file: Path, folder: Path) -> Path:
+    """The path of an existing file by the names that the disk lists in and below the folder, whose own path stays."""
+    found = folder if file.is_relative_to(folder) else file.parent
+    for name in file.relative_to(found).parts:
+        names = _names_by_key(found, found.stat().st_mtime_ns)
+        found /= names.get(name) or names.get(_key(name), name)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _names_by_key(folder: Path, _changed: int) -> dict[str, str]:
+    """The names in a folder, by themselves and by their keys. _changed: when the folder did, of which this is cached."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return {}
+    return {_key(name): name for name in names} | {name: name for name in names}
 
 
 def _key(name: str) -> str:

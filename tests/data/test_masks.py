@@ -94,14 +94,21 @@ def test_a_folder_of_masks_may_be_named_by_other_capitals_where_the_disk_finds_i
     assert build_dataset(config(tmp_path, f"data.masks={masks}")).class_names == ["hats", "shoes"]
 
 
-@pytest.mark.parametrize(("photographs_are", "masks_are"), [("relative", "absolute"), ("absolute", "relative")])
-def test_masks_among_the_photographs_are_none_of_them_however_both_are_named(tmp_path, monkeypatch, photographs_are, masks_are):
+@pytest.mark.parametrize(
+    ("photographs", "masks"),
+    [
+        ("set", "{here}/set/cut"),
+        ("{here}/set", "set/cut"),
+        ("../{here.name}/set", "set/cut"),
+        ("{here}/set", "../{here.name}/set/cut"),
+    ],
+)
+def test_masks_among_the_photographs_are_none_of_them_however_both_are_named(tmp_path, monkeypatch, photographs, masks):
     monkeypatch.chdir(tmp_path)
     for name in ("hats/a.png", "shoes/a.png"):
         photograph(tmp_path / "set/photos" / name)
         mask(tmp_path / "set/cut" / name)
-    place = {"relative": "set", "absolute": f"{tmp_path}/set"}
-    views = build_dataset(config(place[photographs_are], f"data.masks={place[masks_are]}/cut"))
+    views = build_dataset(config(photographs.format(here=tmp_path), f"data.masks={masks.format(here=tmp_path)}"))
     assert views.class_names == ["hats", "shoes"] and views.alpha == "rgba"
 
 

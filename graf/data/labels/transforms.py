@@ -7,7 +7,6 @@ camera to world, in the project's own convention: z up, looking along -z. Camera
 have its own focal length and an optical axis off the centre (cx, cy). `object` names what a frame shows, mask_path its mask.
 """
 
-import functools
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 from graf.config.strict import one_line, shown
 from graf.data.decoding import EXTENSIONS
-from graf.data.disk import Disk
+from graf.data.disk import as_listed
 from graf.data.folders import Fault, Item, camera_files, is_within
 from graf.data.labels.intrinsics import Lens, distortions, lens
 
@@ -139,15 +138,9 @@ def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTEN
         for suffix in ("", *extensions, *map(str.upper, extensions)):
             candidate = folder / f"{name}{suffix}"
             if os.path.isfile(candidate):  # no error for a name that is too long
-                return _inside(_disk(folder, os.getcwd()).file(candidate), folder, links_may_leave)
+                return _inside(as_listed(candidate, folder), folder, links_may_leave)
     _inside(folder / name, folder, links_may_leave)
     raise ValueError("the file of this frame is missing; put it back or remove the frame")
-
-
-@functools.lru_cache(maxsize=64)
-def _disk(folder: Path, _from: str) -> Disk:
-    """The names below a folder, which is relative to another one."""
-    return Disk([folder])
 
 
 def _inside(path: Path, folder: Path, links_may_leave: bool) -> Path:
