@@ -23,7 +23,7 @@ from graf.errors import ConfigError, DataError, GrafError
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.pictures.sampling import fresh_samples
 from graf.runtime import processes as ranks
-from graf.runtime.interruption import Interruption
+from graf.runtime.interruption import REQUEUE, Interruption
 from graf.runtime.processes import ALONE, Processes
 from graf.runtime.retry import attempt, retry_smaller
 from graf.training import loop
@@ -547,6 +547,67 @@ def test_the_first_process_has_its_turn_before_the_others(monkeypatch, rank, exp
 def test_the_minimum_is_the_smallest_tuple_of_any_process(monkeypatch):
     monkeypatch.setattr(Processes, "_all_gather", lambda self, numbers: [numbers, (1, 9)])
     assert Processes(0, 2).minimum((3, 5)) == (1, 9)
+
+
+def test_of_several_that_fail_at_once_the_first_one_speaks(monkeypatch):
+    told = []
+    monkeypatch.setattr(Processes, "_largest", lambda self, status: told.append(status) or status)
+    assert all(Processes(rank, 3).report_failure() for rank in range(3))  # as if each had failed alone
+    assert told == sorted(set(told), reverse=True) and told[-1] > ranks.FAILED
+    monkeypatch.setattr(Processes, "_largest", lambda self, status: told[0])
+    assert [Processes(rank, 3).report_failure() for rank in range(3)] == [True, False, False]
+
+
+def test_one_that_fails_when_the_others_have_ended_speaks(monkeypatch):
+    def gone(*_):
+        raise ranks.ConnectionLost("another process of the run is gone")
+
+    monkeypatch.setattr(Processes, "_largest", gone)
+    with pytest.raises(DataError, match="left.png"), ranks._ending_together(Processes(1, 2)):
+        raise DataError("left.png: is missing")
+
+
+@pytest.mark.parametrize(("rank", "level"), [(0, logging.INFO), (1, logging.ERROR)])
+def test_the_first_process_alone_logs_and_none_leaves_before_the_others(monkeypatch, caplog, rank, level):
+    order = []
+    for name in ("_connect", "require_one_model", "tensor_group"):
+        monkeypatch.setattr(ranks, name, lambda *_: None)
+    monkeypatch.setattr(Processes, "barrier", lambda _: order.append("wait"))
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    caplog.set_level(logging.INFO, "graf")
+    with ranks.processes_of_run("cpu"):
+        assert ranks.log.level == level
+        order.append("work")
+    assert order == ["work", "wait"] and ranks.log.level == logging.INFO
+
+
+def test_time_that_is_up_has_all_processes_ask_to_be_started_again(monkeypatch):
+    told = []
+    monkeypatch.setattr(Processes, "all_reduce_status", lambda self, status: told.append(status) or max(told))
+    first, other = Interruption(max_hours=1e-9), Interruption()
+    first.began = True
+    assert Processes(0, 2).should_end(first) and Processes(1, 2).should_end(other)
+    assert first.exit_status == other.exit_status == REQUEUE
+
+
+def test_a_run_of_one_process_under_torchrun_connects_to_nobody(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    with ranks.processes_of_run("cpu") as (processes, _):
+        assert processes == ALONE
+
+
+def test_processes_may_wait_for_hours_once_they_have_met(monkeypatch):
+    """As for the first one's FID."""
+    waits, store = [], SimpleNamespace(set=lambda *_: None, wait=lambda names, timeout: waits.append(timeout))
+    store.set_timeout = waits.append
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, timeout: waits.append(timeout) or iter([(store, 0, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, timeout, **__: waits.append(timeout))
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    ranks._connect()
+    assert waits == [timedelta(minutes=15)] * 2 + [timedelta(hours=2)] * 2
 
 
 def test_without_torchrun_there_are_no_other_processes(monkeypatch):

@@ -24,10 +24,12 @@ from graf.runtime.files import (
     read_object,
     readable_object,
     remove_leftovers,
+    set_aside,
     whole_file,
     write_text,
 )
 
+import psutil
 import pytest
 from full_disk import small_files
 
@@ -133,6 +135,14 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_
     assert told == [False, "rename", True]  # the file, its name, the folder
 
 
+@pytest.mark.skipif(os.name != "posix", reason="descriptors are counted")
+def test_writing_leaves_no_descriptor_open(tmp_path):
+    """A run writes its status every few seconds for days, and may have a thousand."""
+    before = psutil.Process().num_fds()
+    write_text(tmp_path / "status.json", "{}")
+    assert psutil.Process().num_fds() <= before
+
+
 def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
     fsync = os.fsync
 
@@ -145,6 +155,14 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
     with whole_file(tmp_path / "notes.txt") as temporary:
         temporary.write_text("all")
     assert (tmp_path / "notes.txt").read_text() == "all"
+
+
+def test_a_file_is_set_aside_under_the_first_free_number(tmp_path):
+    path = tmp_path / "notes.txt"
+    for content in ("old", "newer"):
+        path.write_text(content)
+        set_aside(path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"notes_1.txt": "old", "notes_2.txt": "newer"}
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path):
@@ -177,8 +195,8 @@ def test_what_another_machine_may_be_writing_is_left_for_an_hour(tmp_path, monke
         ".model.7.partial.pt",
     ):
         (tmp_path / name).write_bytes(b"half")
-    for name in (".clip.6.partial.mp4", ".clip.7.partial.mp4"):
-        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    for pid, age_s in ((5, 3000), (6, 4000), (7, 4000)):
+        os.utime(tmp_path / f".clip.{pid}.partial.mp4", (time.time() - age_s,) * 2)
     remove_leftovers(tmp_path, own=(".model*.pt",))
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".clip.5.partial.mp4", ".clip.7.partial.mp4", ".model.7.partial.pt"]
@@ -235,6 +253,13 @@ def test_json_is_computed_once_and_again_where_its_file_is_damaged(tmp_path):
     assert kept_json(path, lambda: next(values)) == kept_json(path, lambda: next(values)) == [1.5, None]
     path.write_text("[1.5")
     assert kept_json(path, lambda: next(values)) == "again"
+
+
+def test_json_that_cannot_be_kept_is_computed_all_the_same(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(graf.runtime.files, "_lost", set())
+    (tmp_path / "file").touch()
+    assert kept_json(tmp_path / "file" / "kept.json", lambda: [3]) == [3]
+    assert "what is kept for the next time cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize("content", [None, "{", "[3]", "[" * 100_000])

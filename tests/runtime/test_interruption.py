@@ -1,8 +1,10 @@
 """A run ends after the step in hand, with the exit status that tells why."""
 
+import errno
 import os
 import runpy
 import signal
+from pathlib import Path
 
 import graf.runtime.interruption
 from graf.data.loader import leave_interrupts_to_parent
@@ -52,6 +54,18 @@ def test_the_first_signal_is_answered_at_once_but_by_a_terminal_that_is_still_th
         with Interruption():
             os.kill(os.getpid(), number)
             assert capfd.readouterr().err == said
+
+
+def test_an_answer_that_nobody_can_read_breaks_off_no_step(monkeypatch, restored_handlers):
+    """As where the terminal is gone by then."""
+
+    def gone(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", gone)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert interruption.exit_status == 143
 
 
 def test_one_of_several_processes_answers(capfd, monkeypatch, restored_handlers):
@@ -113,11 +127,13 @@ def test_ctrl_break_is_heard_where_there_is_one(monkeypatch, restored_handlers):
             os.kill(os.getpid(), signal.SIGBREAK)
 
 
-def test_a_signal_that_is_held_back_comes_later(restored_handlers):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_is_held_back_comes_later(heard_hang_up, number):
     with Interruption() as interruption:
         with held_back():
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert interruption.reason == "SIGTERM"
+            os.kill(os.getpid(), number)
+            assert not interruption.requested
+        assert interruption.reason == number.name
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)
 
 
@@ -175,6 +191,19 @@ def test_a_run_that_is_ended_before_its_first_step_unlocks_its_folder(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_signal_while_the_folder_is_unlocked_leaves_no_lock(tmp_path, monkeypatch, restored_handlers):
+    end_on_signals()
+    unlink = Path.unlink
+
+    def signalled(path, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        unlink(path, **options)
+
+    with run_lock(tmp_path / "run"):
+        monkeypatch.setattr(Path, "unlink", signalled)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_signal_that_goes_lost_before_the_first_step_leaves_the_process_open_to_the_next(heard_hang_up):
     end_on_signals()
     for _ in range(2):  # the first as in a finalizer, which no error leaves
@@ -189,6 +218,12 @@ def test_no_signal_breaks_off_a_block_that_ignores_them(restored_handlers):
         os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(SystemExit):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_ctrl_c_before_the_first_step_ends_by_itself(restored_handlers):
+    end_on_signals()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_after_the_last_step_signals_do_what_they_did_before_the_first(heard_hang_up):

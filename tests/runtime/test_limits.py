@@ -41,6 +41,7 @@ def test_the_least_of_nested_groups_counts_and_file_cache_is_free(machine):
 
 def test_version_1_of_control_groups_inside_a_container(machine):
     machine("proc/self/cgroup", "5:cpu:/a\n4:memory:/docker/of/the/host\n0::/\n")
+    machine("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "500\n")  # where this process has its CPU time alone
     machine("sys/fs/cgroup/memory/memory.limit_in_bytes", "600\n")
     machine("sys/fs/cgroup/memory/memory.usage_in_bytes", "650\n")
     root = machine("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 10\n")

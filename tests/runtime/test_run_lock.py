@@ -70,13 +70,14 @@ def test_a_second_training_is_refused_and_leaves_the_lock(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("stale", ["dead", "number given again", "before the last start"])
+@pytest.mark.parametrize("stale", ["dead", "number given again", "before the last start", "in a container before it"])
 def test_a_stale_lock_is_taken_over_and_said(lock_of, tmp_path, caplog, stale):
     me = _this_process()
     changes = {
         "dead": {"pid": ended_pid()},
-        "number given again": {"started": me.started - 3600},
+        "number given again": {"started": me.started - 60},
         "before the last start": {"boot_id": "another"},
+        "in a container before it": {"boot_id": "another", "namespace": "pid:[1]"},
     }
     path = lock_of(**changes[stale])
     with caplog.at_level(logging.WARNING, "graf"), run_lock(tmp_path):
@@ -112,6 +113,45 @@ def test_a_process_that_only_waits_to_be_reaped_is_dead(lock_of, tmp_path):
             time.sleep(0.01)
         with run_lock(tmp_path):
             pass
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the time of boot moves with the clock on Linux")
+def test_a_clock_that_is_set_makes_no_living_run_a_dead_one(lock_of, tmp_path, monkeypatch):
+    """By an hour, which moves the times of boot and of the process's start, and these are rounded each by itself."""
+    lock_of()
+    boot, start = psutil.boot_time(), psutil.Process().create_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: start + 3600.5)
+    with pytest.raises(GrafError, match="is training in this folder"), run_lock(tmp_path):
+        pass
+
+
+def test_a_process_that_tells_nobody_since_when_it_runs_is_taken_for_the_holder(lock_of, tmp_path, monkeypatch):
+    """As another user's on some systems."""
+    path, me = lock_of(), _this_process()
+
+    def refuse(_):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(graf.runtime.run_lock, "_this_process", lambda: me)
+    monkeypatch.setattr(graf.runtime.run_lock, "_started", refuse)
+    with pytest.raises(GrafError, match="is training in this folder"), run_lock(tmp_path):
+        pass
+    assert path.exists()
+
+
+@pytest.mark.skipif(graf.runtime.run_lock.fcntl is None, reason="Windows")
+def test_a_stale_lock_that_another_run_takes_and_gives_back_meanwhile_is_no_error(lock_of, tmp_path, monkeypatch):
+    path, waited = lock_of(pid=ended_pid()), []
+
+    def other_run_first(file, kind):
+        waited.append(kind)
+        path.unlink()
+
+    monkeypatch.setattr(graf.runtime.run_lock.fcntl, "flock", other_run_first)
+    with run_lock(tmp_path):
+        assert waited == [graf.runtime.run_lock.fcntl.LOCK_EX]
+        assert Holder(**json.loads(path.read_text())) == _this_process()
 
 
 def test_a_lock_is_whole_or_not_there(tmp_path, monkeypatch):
@@ -222,6 +262,7 @@ def test_where_no_config_names_the_folder_the_flag_that_does_is_named(tmp_path, 
     [
         (errno.EACCES, r"no permission to write in this folder; have it granted, or choose another folder with --set"),
         (errno.ENOSPC, r"run: cannot be written \(.*\); make room, or choose another folder with --set"),
+        (errno.EDQUOT, r"run: cannot be written \(.*\); make room, or choose another folder with --set"),
         (errno.EROFS, r"run: cannot be written \(.*\); choose another folder with --set"),
     ],
 )

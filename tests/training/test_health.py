@@ -418,6 +418,62 @@ def test_nothing_is_saved_of_a_run_that_failed_on_its_way_back():
     assert saved == []
 
 
+@pytest.fixture
+def guard():
+    """The guard of a run that is at step 3, and notes its saves in `saved`."""
+    run, saved = SimpleNamespace(step=3, bad_steps=0, processes=ALONE), []
+    run.require_same_everywhere = lambda: saved.append("compared")
+    made = Guard(run, Interruption(), lambda: saved.append(run.step), empty_caches=False)
+    made.saved = saved
+    return made
+
+
+def test_a_run_that_went_back_is_saved_where_an_error_ends_it_later(guard):
+    guard.owes_checkpoint = True  # of the bad steps that it went back from
+    with pytest.raises(ValueError), guard:
+        guard.roll_back(lambda: setattr(guard.run, "step", 2))
+        assert guard.saved_step == 2 and not guard.owes_checkpoint
+        guard.run.step = 5
+        raise ValueError
+    assert guard.saved == [5]
+
+
+def test_processes_are_compared_before_each_checkpoint(guard):
+    guard.checkpoint()
+    assert guard.saved == ["compared", 3]
+
+
+def test_what_a_step_holds_is_freed_before_the_last_checkpoint(guard):
+    held, freed = [], []
+
+    def take_step():
+        activations = torch.zeros(1)
+        held.append(weakref.ref(activations))
+        raise error
+
+    guard.save = lambda: freed.append(held[0]() is None)
+    error = OutOfMemory("in its smallest parts")
+    with pytest.raises(OutOfMemory) as caught, guard:
+        guard.run.step = 4
+        take_step()
+    assert freed == [True] and caught.value is error
+
+
+@pytest.mark.parametrize("empty_caches", [True, False])
+def test_memory_is_freed_before_a_second_try_and_at_the_end_where_that_is_asked_for(guard, monkeypatch, empty_caches):
+    seen = []
+    monkeypatch.setattr("graf.runtime.guard.clean_up", lambda: seen.append("freed"))
+
+    def work():
+        seen.append("work")
+        if len(seen) == 1:
+            raise MemoryError
+
+    guard.empty_caches = empty_caches
+    guard.optional("samples", work)
+    assert seen == ["work", "freed", "work"] + ["freed"] * empty_caches
+
+
 def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(build, monkeypatch):
     state, real = build("training.max_steps=5", "memory.budget_gb=0.3"), steps.generator_loss
 
