@@ -1,5 +1,7 @@
 """The monitor's rows, lines and warnings; and that nothing that goes wrong in it reaches the training."""
 
+import errno
+import itertools
 import json
 import logging
 import subprocess
@@ -14,6 +16,7 @@ from graf.memory.process_tree import ProcessTree
 from graf.memory.readings import CpuLoad, Gpu, read_allocator
 from graf.runtime.limits import GB, MB
 
+import psutil
 import pytest
 import torch
 from full_disk import small_files
@@ -67,6 +70,7 @@ def test_rows_tell_time_step_phase_and_bytes(path, monkeypatch):
     assert "host_unique_bytes" not in found[1]  # costs too much for every row
     assert all(row["monitor_cpu_share"] > 0 for row in found)
     assert monitor.latest()["host_bytes"] == found[-1]["host_bytes"]
+    assert "host_unique_bytes" in monitor.latest()  # of an earlier row
     assert all(isinstance(value, (int, float)) for value in monitor.latest().values())
     assert not monitor._thread.is_alive()
 
@@ -97,6 +101,18 @@ def test_without_an_interval_there_is_no_thread_and_no_file(path):
 def test_the_pause_keeps_the_thread_within_its_share():
     assert pause(interval_s=10, spent_s=0.01) == 10
     assert pause(interval_s=1, spent_s=0.01) == pytest.approx(4)  # 0.01 s in 4 s is a quarter of a percent
+
+
+def test_the_monitors_share_counts_its_rows_and_its_looks_after_steps(path, monkeypatch):
+    """Each look at the clock is a second after the one before."""
+    monitor, ticks, shares = MemoryMonitor(path, 10, CPU), itertools.count(), []
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: monitor._started + 1000, thread_time=lambda: next(ticks))
+    monkeypatch.setattr(monitor_module, "time", clock)
+    monitor.step_done(1)  # takes a second
+    for _ in range(2):  # each takes a second until its share is told, and another one
+        monitor._sample(unique=False)
+        shares.append(monitor.latest()["monitor_cpu_share"])
+    assert shares == pytest.approx([2 / 1000, 4 / 1000])
 
 
 def test_steps_are_looked_at_no_more_often_than_the_share_allows(few_objects, path, monkeypatch):
@@ -145,13 +161,25 @@ def test_a_planted_leak_is_warned_of_written_and_named(few_objects, path, monkey
     assert [row["leak"]["step"] for row in rows(path)] == [report.step]
 
 
+def test_a_leak_is_told_where_objects_cannot_be_counted(few_objects, path, monkeypatch):
+    monitor = MemoryMonitor(path, 0, CPU)
+    planted(monitor, monkeypatch, range(1500, 5000))
+    monkeypatch.setattr(monitor_module, "take_census", lambda: 1 / 0)
+    for step in range(1, 201):
+        monitor.step_done(step)
+    (report,) = monitor.reports
+    assert report.bytes_per_step == MB and report.suspects == ()
+
+
 def test_growth_of_the_workers_is_put_down_to_no_object_of_this_process(few_objects, path, monkeypatch):
     monitor, kept = MemoryMonitor(path, 0, CPU), []
     planted(monitor, monkeypatch, [1500] * 400)
+    grown = (100 * MB + n * MB for n in range(200))
+    monkeypatch.setattr(monitor._tree, "read", lambda: {"host_bytes": 1500 * MB, "workers": 1, "workers_bytes": next(grown)})
     for step in range(1, 201):
         kept.append(torch.zeros(64, 4099))
         monitor.step_done(step)
-        monitor._judge("workers", (100 + step) * MB)
+        monitor._sample(unique=False)
     (report,) = monitor.reports
     assert report.source == "workers" and report.suspects == ()
 
@@ -232,6 +260,29 @@ def test_workers_are_counted_until_they_die():
     assert tree.read()["workers"] == before
 
 
+def test_workers_of_workers_count_and_what_the_system_does_not_tell_is_left_out():
+    """As of a fork server; and on macOS, what a process holds alone is told to nobody."""
+
+    def refuse():
+        raise psutil.AccessDenied
+
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7), memory_full_info=refuse)
+    process.children = lambda recursive=False: [process] * (2 if recursive else 1)
+    tree = ProcessTree()
+    tree.process = process
+    tree.find_children()
+    assert tree.read() == {"host_bytes": 7, "workers": 2, "workers_bytes": 14}
+    assert tree.read_unique() == {}
+
+
+def test_workers_are_looked_for_with_the_rows_that_cost_more(path, monkeypatch):
+    monitor, looks = MemoryMonitor(path, 1, CPU), []
+    monkeypatch.setattr(monitor._tree, "find_children", lambda: looks.append(1))
+    for unique in (True, False, True):
+        monitor._sample(unique)
+    assert len(looks) == 2
+
+
 def test_fragmentation_is_the_share_in_gaps(monkeypatch):
     stats = {
         "allocated_bytes.all.current": 600,
@@ -252,6 +303,12 @@ def test_the_heat_of_the_processor_is_that_of_its_hottest_sensor(monkeypatch):
     monkeypatch.setattr(readings.psutil, "sensors_temperatures", lambda: sensors, raising=False)
     assert readings.read_heat() == {"cpu_temperature_c": 72.0}
     del sensors["coretemp"]
+    assert readings.read_heat() == {}
+
+    def fails():
+        raise OSError(errno.EIO, "a sensor that is switched off")
+
+    monkeypatch.setattr(readings.psutil, "sensors_temperatures", fails)
     assert readings.read_heat() == {}
     monkeypatch.delattr(readings.psutil, "sensors_temperatures")  # as on Windows
     assert readings.read_heat() == {}
@@ -281,3 +338,16 @@ def test_a_row_that_a_crash_cut_short_is_dropped(tmp_path):
     path.write_text('{"st')
     drop_cut_line(path)
     assert path.read_text() == ""
+    whole = '{"step": 1}\n' * 10_000  # longer than what is read of its end
+    path.write_text(whole + '{"st')
+    drop_cut_line(path)
+    assert path.read_text() == whole
+
+
+def test_a_run_that_goes_on_after_a_crash_begins_with_a_line_of_its_own(path):
+    path.parent.mkdir()
+    path.write_text('{"step": 1}\n{"st')
+    with MemoryMonitor(path, 3600, CPU):
+        pass
+    first, *others = rows(path)
+    assert first == {"step": 1} and others

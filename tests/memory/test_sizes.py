@@ -4,10 +4,20 @@ from types import SimpleNamespace
 
 from graf.config import load_config, override
 from graf.memory.planner import estimate_step
-from graf.memory.sizes import GOOD_STEPS, StepSizes, edits_that_fit, little_memory, starting_sizes, with_advice, with_sizes
+from graf.memory.sizes import (
+    GOOD_STEPS,
+    StepSizes,
+    edits_that_fit,
+    little_memory,
+    smallest_of_all,
+    starting_sizes,
+    with_advice,
+    with_sizes,
+)
 from graf.pieces import SMALLEST_CHUNK
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
+from graf.runtime.processes import ALONE
 
 import pytest
 import torch
@@ -66,6 +76,7 @@ def test_a_failure_starts_the_count_anew():
 def test_what_was_forced_is_restored_and_what_was_chosen_is_not():
     forced, chosen = StepSizes(8, 0, 1024), StepSizes(2, 256, 1024)
     forced.shrink()
+    forced.step_done()  # counts towards growing again
     again = StepSizes(8, 0, 1024)
     again.load_state_dict(forced.state_dict())
     assert again == forced
@@ -75,6 +86,9 @@ def test_what_was_forced_is_restored_and_what_was_chosen_is_not():
     smaller = StepSizes(2, 0, 1024)  # the config has less than the 4 that were forced
     smaller.load_state_dict(forced.state_dict())
     assert smaller.images == 2
+    other_patch = StepSizes(8, 0, 256)
+    other_patch.load_state_dict(forced.state_dict())
+    assert other_patch.images == 8
 
 
 def test_what_has_grown_once_is_restored_and_grows_no_more():
@@ -100,12 +114,20 @@ def test_a_run_that_goes_on_with_other_plans_starts_anew():
     assert same.smaller_than == (8, 0) and larger.smaller_than is None
 
 
+@pytest.mark.parametrize("rays", [0, 32])
+def test_the_sizes_that_a_run_starts_with_are_its_plan(rays):
+    assert smallest_of_all(StepSizes(4, rays, 64), ALONE) == StepSizes(4, rays, 64, planned=(4, rays))
+
+
 def test_a_process_plans_its_share_of_the_batch_and_holds_its_share_of_the_images():
     config = load_config(None, ["training.batch_size=30", "data.imsize=256", "ray_sampler.random_scale=true"])
     assert starting_sizes(config, "cpu", budget_bytes=0, n_processes=3).images == 10
     whole, share = (estimate_step(config, "cpu", n_processes=n).parts for n in (1, 3))
     gone = 20 * config.data.channels * 256**2 * 4  # bytes of the others' real images
     assert whole["images"] - share["images"] == gone and whole["noise of rays"] == share["noise of rays"]
+    fits = estimate_step(with_sizes(config, StepSizes(10, 0, 1024)), "cpu", n_processes=3).total_bytes
+    assert starting_sizes(config, "cpu", fits, n_processes=3).images == 10
+    assert starting_sizes(config, "cpu", fits, n_classes=10**6, n_processes=3).images < 10  # whose embedding is held, too
     on_gpu = [estimate_step(config, "cuda", n_processes=n).parts["noise of rays"] for n in (1, 3)]
     assert on_gpu[0] == 3 * on_gpu[1]
 
@@ -117,6 +139,13 @@ def test_a_plan_that_did_not_hold_is_answered_with_settings_that_take_less():
     assert "=" in edit
 
 
+def test_where_no_setting_fits_smaller_images_are_advised(smoke):
+    config = smoke("memory.budget_gb=0.1")
+    sizes = starting_sizes(config, "cpu", budget_bytes=0)
+    told = str(with_advice(OutOfMemory("step 1"), config, sizes, torch.device("cpu")))
+    assert "no setting fits into 0.1 GB; take a smaller data.imsize or another device" in told and "--set" not in told
+
+
 def test_on_a_gpu_the_cached_images_are_named_beside_the_settings_that_fit(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 * GB, 8 * GB))
     config = load_config()
@@ -125,7 +154,7 @@ def test_on_a_gpu_the_cached_images_are_named_beside_the_settings_that_fit(monke
     assert "step 1; by the plan a step fits into 8.5 GB" in told and "data.cache_device=none frees" in told
 
 
-@pytest.mark.parametrize(("free_gb", "told"), [(64, False), (0.01, True)])
+@pytest.mark.parametrize(("free_gb", "told"), [(64, False), (0.099, True)])
 def test_a_step_that_takes_more_than_is_free_is_told(monkeypatch, free_gb, told):
     monkeypatch.setattr("graf.memory.sizes.memory_available", lambda: int(free_gb * GB))
     monkeypatch.setattr(
@@ -134,7 +163,7 @@ def test_a_step_that_takes_more_than_is_free_is_told(monkeypatch, free_gb, told)
     config = load_config()
     message = little_memory(estimate_step(config, "cpu"))
     assert bool(message) == told
-    assert not told or "0.3 GB are free" in message and "memory.budget_gb=0.2" in message
+    assert not told or "0.3 GB are free" in message and "memory.budget_gb=0.3" in message
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # of which each has a part of what is free, and a part of the budget
     message = little_memory(estimate_step(config, "cpu"))
     assert not told or "memory.budget_gb=0.5" in message

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,11 +16,23 @@ from types import SimpleNamespace
 
 from graf.config import CONFIG_DIR, load_config
 from graf.errors import GrafError
+from graf.memory import snapshot
 from graf.memory import watch as watch_module
 from graf.memory.leaks import LeakReport
 from graf.memory.sizes import starting_sizes
 from graf.memory.snapshot import record_history, take_census, write_snapshot
-from graf.memory.watch import NewRows, ProcessWatch, WatchSettings, request_clean_up, watch_command, watch_pid
+from graf.memory.watch import (
+    NewRows,
+    ProcessWatch,
+    WatchSettings,
+    find_process,
+    find_worker,
+    force_clean_up,
+    observe,
+    request_clean_up,
+    watch_command,
+    watch_pid,
+)
 from graf.runtime.device import clean_up, clean_up_on_signal
 from graf.runtime.limits import GB, MB
 
@@ -97,15 +110,25 @@ def test_a_census_counts_types(few_objects):
     assert len(kept) == 50
 
 
-def test_a_snapshot_is_a_file_with_what_lives(tmp_path):
+def test_a_snapshot_is_a_file_with_what_lives(few_objects, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "TOP", 1)
     kept, functions = torch.zeros(3, 1000 * MB // 4 // 1000, 5), [lambda: None for _ in range(1001)]
+    small = torch.zeros(5)
     path = write_snapshot(tmp_path, 12)
     assert [file.name for file in tmp_path.iterdir()] == ["memory_00000012.json"]
     content = json.loads(path.read_text())
-    (row,) = [row for row in content["tensors"] if row["shape"] == list(kept.shape)]
+    (row,) = content["tensors"]
     assert row == {"shape": list(kept.shape), "dtype": "float32", "device": "cpu", "count": 1, "bytes": 4 * kept.numel()}
-    assert content["tensor_bytes"]["cpu"] >= row["bytes"]
+    assert content["tensor_bytes"]["cpu"] >= row["bytes"] + 4 * len(small)
     assert content["types"]["builtins.function"] >= len(functions)
+
+
+def test_beside_a_snapshot_lies_pytorchs_own_where_a_card_is_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(snapshot, "allocations", lambda: {"segments": [7]})
+    path = write_snapshot(tmp_path, 12)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, "memory_00000012.pickle"]
+    assert pickle.loads((tmp_path / "memory_00000012.pickle").read_bytes()) == {"segments": [7]}
 
 
 @pytest.mark.parametrize(("flags", "asked"), [(["--memory_snapshot"], ["history of cuda", "data"]), ([], ["data"])])
@@ -160,9 +183,10 @@ def test_a_clean_up_is_asked_of_who_handles_it_behind_a_shell_and_of_nobody_else
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
             try:
                 assert shell.stdout.readline() == "ready\n"
+                worker = find_worker(shell.pid).process.pid
                 asked = request_clean_up(psutil.Process(shell.pid))
                 if found:
-                    assert asked not in (None, shell.pid)
+                    assert asked == worker != shell.pid
                     assert shell.stdout.readline() == "asked\n"
                 else:
                     assert asked is None
@@ -188,6 +212,31 @@ def test_where_no_clean_up_can_be_asked_for_it_is_told_once_with_the_way_by_hand
     assert len(said) == 1 and told.format(pid=process.pid) in said[0]
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"), [(77, "process 77 gave back 200 MB"), (None, "nothing in the command handles SIGUSR2 yet")]
+)
+def test_what_a_clean_up_gave_back_is_told(monkeypatch, caplog, asked, told):
+    held = iter((300 * MB, 100 * MB))
+    watch = SimpleNamespace(tree=SimpleNamespace(read=lambda: {"host_bytes": next(held)}))
+    monkeypatch.setattr(watch_module, "process_status", lambda _: "0")
+    monkeypatch.setattr(watch_module, "request_clean_up", lambda _: asked)
+    monkeypatch.setattr(watch_module, "CLEAN_UP_S", 0)
+    with caplog.at_level("INFO", logger="graf"):
+        assert force_clean_up(None, watch)  # it may be asked for again
+    assert caplog.messages == [f"clean-up: {told}"]
+
+
+def test_leaks_are_told_and_written_as_they_show_but_what_the_run_has_told_itself(tmp_path, monkeypatch, caplog):
+    leaks = [SimpleNamespace(source=name, message=f"{name} grows per {{}}".format) for name in ("host", "workers")]
+    watch = SimpleNamespace(sample=lambda: leaks, reported_by_run={"workers"}, unit="step")
+    alive, reports = iter((True, None)), []
+    monkeypatch.setattr(watch_module, "find_process", lambda _: next(alive))
+    monkeypatch.setattr(watch_module, "write_report", lambda *given: reports.append(given))
+    observe(SimpleNamespace(pid=1, wait=lambda _: None), watch, WatchSettings(tmp_path))
+    assert caplog.messages == ["host grows per step"]
+    assert reports == [(watch, tmp_path)] * 2
+
+
 def test_new_rows_are_read_once_and_whole(tmp_path):
     path = tmp_path / "memory.jsonl"
     absent = NewRows(path)
@@ -208,12 +257,15 @@ def test_the_curve_has_a_bound_and_covers_the_whole_time(monkeypatch):
     monkeypatch.setattr(watch_module, "CURVE_POINTS", 8)
     watch = ProcessWatch(os.getpid(), None, 0)
     taken = []
-    monkeypatch.setattr(watch.tree, "read", lambda: taken.append(1) or {"host_bytes": len(taken), "workers_bytes": 0})
+    monkeypatch.setattr(
+        watch.tree, "read", lambda: taken.append(1) or {"host_bytes": len(taken), "workers_bytes": 900 - 2 * len(taken)}
+    )
     monkeypatch.setattr(watch_module, "find_worker", lambda pid: watch.tree)
     for _ in range(100):
         watch.sample()
     assert [point["host_bytes"] for point in watch.curve] == [1, 17, 33, 49, 65, 81, 97]
     assert watch.as_report()["samples"] == 100
+    assert watch.as_report()["peak_bytes"] == 1 + 898  # of the first sample, together
 
 
 def test_a_watch_without_a_runs_folder_finds_growth_by_sample(monkeypatch):
@@ -224,7 +276,33 @@ def test_a_watch_without_a_runs_folder_finds_growth_by_sample(monkeypatch):
     found = [report for _ in range(200) for report in watch.sample()]
     assert [(report.source, report.bytes_per_step) for report in found] == [("workers", MB)]
     assert "per sample" in found[0].message(watch.unit)
-    assert watch.as_report()["leak"]
+    assert watch.as_report()["leak"] and len(watch.warned_seconds) == 1
+
+
+def test_growth_while_a_program_loads_is_not_judged(monkeypatch):
+    watch, passed_s = ProcessWatch(os.getpid(), None, warm_up_s=60), [59]
+    levels = iter(range(1500, 5000))
+    monkeypatch.setattr(watch.tree, "read", lambda: {"host_bytes": next(levels) * MB, "workers_bytes": 0})
+    monkeypatch.setattr(watch_module, "find_worker", lambda pid: watch.tree)
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(time=lambda: watch.started + passed_s[0]))
+    assert not any(watch.sample() for _ in range(200))
+    assert watch.judged_samples == 0
+    passed_s[0] = 60.5
+    watch.sample()
+    assert watch.judged_samples == 1
+
+
+def test_children_are_looked_for_now_and_then_and_where_the_worker_has_ended(monkeypatch):
+    watch, looked, running = ProcessWatch(os.getpid(), None, warm_up_s=60), [], [True]
+    watch.tree = SimpleNamespace(
+        process=SimpleNamespace(is_running=lambda: running[0]), read=lambda: {"host_bytes": GB, "workers_bytes": 0}
+    )
+    monkeypatch.setattr(watch_module, "find_worker", lambda pid: looked.append(watch.samples) or watch.tree)
+    for _ in range(22):
+        watch.sample()
+    running[0] = False
+    watch.sample()
+    assert looked == [0, 10, 20, 22]
 
 
 def test_what_the_runs_own_monitor_found_is_taken_over_and_not_found_again(tmp_path, monkeypatch):
@@ -284,6 +362,11 @@ def test_sigterm_goes_to_the_command_which_may_save(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_command_has_a_session_of_its_own_so_that_ctrl_c_reaches_it_once():
+    with watch_module.started(python("import os; raise SystemExit(os.getsid(0) != os.getpid())")) as (process, _):
+        assert process.wait() == 0
+
+
 def test_a_signal_while_a_command_is_being_started_reaches_it(tmp_path, monkeypatch):
     def start(process, *command, real=psutil.Popen.__init__, **options):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -312,6 +395,13 @@ def test_a_process_that_is_not_there_is_an_error(tmp_path):
         pass
     with pytest.raises(GrafError, match=f"--pid {ended.pid}"):
         watch_pid(ended.pid, WatchSettings(tmp_path))
+
+
+def test_a_process_that_only_waits_to_be_reaped_has_ended():
+    with subprocess.Popen(python("pass")) as ended:
+        while psutil.Process(ended.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert find_process(ended.pid) is None
 
 
 def test_a_process_is_watched_until_it_ends(tmp_path):
