@@ -1,17 +1,21 @@
 """data.box and data.alpha: auto become values once: a checkpoint has them, and what continues or loads it takes them over."""
 
 import logging
+from pathlib import Path
 
 import graf
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import as_trained
 from graf.commands import train
+from graf.config import config_to_dict
 from graf.data import build_dataset, resolve
+from graf.errors import ConfigError
 from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
+import yaml
 
 CPU, BOX = torch.device("cpu"), (-0.9, -0.5, -0.4, 0.9, 0.5, 0.4)
 
@@ -55,6 +59,27 @@ def test_auto_is_what_the_checkpoint_was_trained_with(smoke, saved, older, tmp_p
     loaded = [graf.load_generator(file, config) for file in (path, tmp_path / "cars.safetensors") for config in (None, asked)]
     configs = [as_trained(asked, read_checkpoint(path), path), *(generator.config for generator in loaded)]
     assert [(config.data.box, config.data.alpha) for config in configs] == [(box, alpha)] * 5
+
+
+def test_the_size_that_a_mixed_discriminator_sees_is_what_it_was_trained_with(smoke):
+    mixed = ("data.box=none", "data.alpha=ignore", "discriminator.architecture=mixed", "discriminator.feature_size")
+    trained, asked = (smoke(*mixed[:3], f"{mixed[3]}={size}") for size in (64, "auto"))
+    content = TrainState(trained, CPU).checkpoint().content()
+    assert as_trained(asked, content, Path("model.pt")).discriminator.feature_size == 64
+
+
+def test_a_named_file_takes_the_cameras_of_our_run_where_it_has_the_defaults(smoke, tmp_path):
+    decided = ("data.box=none", "data.alpha=ignore")
+    (tmp_path / "named.yaml").write_text(yaml.safe_dump(config_to_dict(smoke(*decided))))
+    content = TrainState(smoke(*decided, "data.far=9.5"), CPU).checkpoint().content()
+    path = tmp_path / "model.pt"
+    torch.save(content, path)
+    assert graf.load_generator(path, tmp_path / "named.yaml").config.data.far == 9.5
+    content["config"] = {"lr": 1}  # which the named one stands in for
+    torch.save(content, path)
+    assert graf.load_generator(path, tmp_path / "named.yaml").config.data.far == smoke().data.far
+    with pytest.raises(ConfigError, match="unknown key 'lr'"):
+        graf.load_generator(path)
 
 
 def test_a_config_that_decides_all_needs_none_inside(smoke, saved):

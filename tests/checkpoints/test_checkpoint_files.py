@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import graf.runtime.files
@@ -297,6 +298,45 @@ def test_a_machine_in_trouble_damages_no_checkpoint(state, run_dir, monkeypatch,
     flip_a_bit(run_dir / NEWEST)  # such as one of a size, for which no memory suffices
     told = what == "load" and not isinstance(error, OSError)
     with pytest.raises(DamagedCheckpointError if told else type(error)):
+        read_checkpoint(run_dir / NEWEST)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EIO, "Input/output error")], ids=repr)
+def test_checksums_that_a_machine_in_trouble_cannot_compute_are_not_wrong(state, run_dir, monkeypatch, error):
+    save_steps(state, 1)
+    record_path(run_dir / NEWEST).unlink()
+
+    def fails(_):
+        raise error
+
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", fails)
+    with pytest.raises(type(error)):
+        read_checkpoint(run_dir / NEWEST)
+
+
+def test_a_file_that_may_not_be_read_is_not_damaged(state, run_dir, monkeypatch):
+    """Or a start would set it aside."""
+    save_steps(state, 1)
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(checkpoint, "open", refuse, raising=False)
+    with pytest.raises(CheckpointError, match=r"model\.pt: cannot be read \(Permission denied\)") as caught:
+        read_checkpoint(run_dir / NEWEST)
+    assert not isinstance(caught.value, DamagedCheckpointError)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EINVAL, "Invalid argument"), OSError("no number")], ids=repr)
+def test_a_bad_offset_in_a_file_is_damage(state, run_dir, monkeypatch, error):
+    """The system's word for it is that of an error of the disk's kind."""
+    save_steps(state, 1)
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(DamagedCheckpointError, match="is cut off or damaged"):
         read_checkpoint(run_dir / NEWEST)
 
 

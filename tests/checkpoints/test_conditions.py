@@ -3,8 +3,9 @@
 import dataclasses
 import logging
 
+from graf.checkpoints import conditions
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
-from graf.checkpoints.conditions import Conditions, loaded_source, source_digest
+from graf.checkpoints.conditions import Conditions, loaded_source, report_config_changes, source_digest
 from graf.training.state import TrainState, load_checkpoint
 
 import pytest
@@ -68,6 +69,20 @@ def test_another_number_format_is_another_run_for_certain(warnings_of_restore):
 
 def test_a_restore_under_the_same_conditions_is_silent(warnings_of_restore):
     assert warnings_of_restore() == []
+
+
+def test_a_run_keeps_the_digest_of_what_it_has_loaded_though_files_are_edited(monkeypatch):
+    before = loaded_source()
+    monkeypatch.setattr(conditions, "source_digest", lambda: "edited since")
+    assert Conditions.current(CPU, "float32").source == before != "edited since"
+
+
+def test_a_key_that_an_older_checkpoint_lacks_is_told_with_what_it_was_then(smoke, caplog):
+    """But none that nothing reads, such as CCSR's without CCSR."""
+    with caplog.at_level(logging.INFO, "graf"):
+        report_config_changes({"ccsr": {"num_views": 4}}, smoke("data.alpha=rgba", "ccsr.num_views=5"))
+    assert "data.alpha changed since the checkpoint: ignore -> rgba" in caplog.messages
+    assert "num_views" not in caplog.text
 
 
 def test_checkpoints_of_before_they_were_kept_load_silently(smoke, tmp_path, caplog):

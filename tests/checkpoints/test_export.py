@@ -1,13 +1,14 @@
 """Exported generators: the same images bit for bit, nothing else in the file, and anything that is none is refused."""
 
+import hashlib
 import json
 import logging
 from pathlib import Path
 
 import eval as evaluation
 import graf
-from graf.checkpoints.checkpoint import FORMAT, read_checkpoint, save_checkpoint
-from graf.checkpoints.export import data_fingerprint, write_export
+from graf.checkpoints.checkpoint import FORMAT, read_checkpoint, read_with_sha256, save_checkpoint
+from graf.checkpoints.export import class_names, data_fingerprint, write_export
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
 from graf.errors import CheckpointError
@@ -89,6 +90,14 @@ def test_the_data_it_was_trained_on_is_told_where_that_is_known(smoke, tmp_path)
     assert data_fingerprint({"state": [1], "data_fingerprint": 3}) == ""  # other people's
 
 
+def test_names_of_classes_go_with_it_but_not_those_of_other_classes(smoke, tmp_path):
+    generator = Generator(smoke(), n_classes=2)
+    generator.class_names = ("cars", "chairs")
+    path = write_export(tmp_path / "a.safetensors", generator, 1)
+    assert graf.load_generator(path).class_names == ("cars", "chairs")
+    assert class_names(read_checkpoint(path), 3) == ()
+
+
 def test_the_same_again_leaves_the_file_as_it_is(smoke, exported):
     """So that its digest, by which measurements know it, is still the one that they name."""
     same = graf.load_generator(exported)  # with what was open in its config decided
@@ -127,6 +136,7 @@ def test_an_export_that_is_replaced_by_another_is_told(exported, caplog):
 def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
     content = read_checkpoint(exported)
     assert checkpoint_step(content) == 12
+    assert read_with_sha256(exported)[1] == hashlib.sha256(exported.read_bytes()).hexdigest()
     assert checkpoint_config(exported, content) == smoke()
     state = TrainState(smoke(), CPU)
     with pytest.raises(CheckpointError, match="holds no discriminator"):

@@ -4,7 +4,7 @@ import logging
 import math
 
 import graf
-from graf.checkpoints.architecture import config_keys_of, differences
+from graf.checkpoints.architecture import config_keys_of, differences, has_encoder
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
@@ -206,6 +206,7 @@ ARCHITECTURES = {
     "normalised": ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=class_and_pose"),
     "reconstruction": ("discriminator.reconstruction=0.5", "data.alpha=rgba"),
     "encoder": ("encoder.weight=2", "encoder.first_steps=3"),
+    "backgrounds": ("data.background_model=plane", "z_dist.dim_background=9"),
     "low-resolution steps": ("discriminator.low_res_steps=7", "discriminator.spectral_norm=true"),
     "patches of 128": ("ray_sampler.rays_per_patch=16384", "discriminator.ndf=4", "discriminator.condition=none"),
     "concat": ("nerf.conditioning=concat", "nerf.netdepth=6", "nerf.use_viewdirs=true", "nerf.multires=3"),
@@ -257,6 +258,15 @@ def test_another_architecture_differs_in_its_keys_alone(smoke):
     assert {key for key in found if not key.startswith("ccsr.")} == set()
     found = {key: str(finding) for key, _, finding in differences(weights, smoke("data.alpha=ignore", *keys[:2]))}
     assert found == {"ccsr.light.depth": "2", "ccsr.num_views": "5", "ccsr.elevation_bins": "3"}
+
+
+def test_a_part_that_either_has_alone_differs_in_its_keys(smoke):
+    coarse, fine, encoding = (("data.alpha=ignore", *ARCHITECTURES[name]) for name in ("film", "film, fine", "encoder"))
+    found = {key: str(finding) for key, _, finding in differences(weights_of(smoke(*fine)), smoke(*coarse))}
+    assert found["nerf.importance_samples_per_ray"] == "at least 1"
+    weights = weights_of(smoke("data.alpha=ignore"))
+    found = {key: str(finding) for key, _, finding in differences(weights, smoke(*encoding))}
+    assert found == {"encoder.weight": "0", "encoder.first_steps": "0"}
 
 
 def test_without_a_config_the_shapes_are_told_and_one_is_asked_for(tmp_path):
@@ -375,6 +385,11 @@ def test_the_familys_weights_are_trained_on(family, recipe, tmp_path, caplog):
     assert "a checkpoint of the graf_ccsr family; its weights are loaded" in caplog.text
 
 
+def test_what_is_not_taken_is_named_where_a_generator_is_loaded_too(family, recipe, tmp_path, caplog):
+    graf.load_generator(saved(tmp_path, family), recipe())
+    assert "ccsr is a network that this suite has not" in caplog.text
+
+
 def test_class_conditioning_that_we_have_not_is_refused_unless_partial(family, recipe, tmp_path, caplog):
     family["generator"]["condition_embedding.0.weight"] = wave(1, 8)
     path = saved(tmp_path, family)
@@ -431,6 +446,17 @@ def test_an_encoder_is_no_part_of_the_half_that_must_load(smoke, older):
     assert load_partially(network, weights, "x.pt").share == 1
     field = {name for name in weights if not name.startswith("encoder.")}
     assert all(torch.equal(network.state_dict()[name], weights[name]) for name in field)
+
+
+@pytest.mark.parametrize("saved_kind", ["of latents", "of latents and cameras"])
+def test_an_encoder_of_another_kind_is_left_out_of_a_generator(smoke, tmp_path, saved_kind):
+    """It renders nothing."""
+    latents = smoke("encoder.weight=1")
+    cameras = smoke("encoder.weight=1", "encoder.finds_cameras=true", "data.camera_prior=front", "data.hflip=true")
+    before, now = (latents, cameras) if saved_kind == "of latents" else (cameras, latents)
+    path = saved(tmp_path, Generator(before).state_dict())
+    assert has_encoder(graf.load_generator(path, before).state_dict())
+    assert not has_encoder(graf.load_generator(path, now).state_dict())
 
 
 def test_an_encoder_of_other_channels_is_not_loaded_at_all(smoke):
