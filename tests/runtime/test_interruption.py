@@ -4,6 +4,7 @@ import errno
 import os
 import runpy
 import signal
+import threading
 from pathlib import Path
 
 import graf.runtime.interruption
@@ -131,7 +132,7 @@ def test_ctrl_break_is_heard_where_there_is_one(monkeypatch, restored_handlers):
 def test_a_signal_that_is_held_back_comes_later(heard_hang_up, number):
     with Interruption() as interruption:
         with held_back():
-            os.kill(os.getpid(), number)
+            signal.pthread_kill(threading.get_ident(), number)  # others of the process would hear one that is sent to it
             assert not interruption.requested
         assert interruption.reason == number.name
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)
@@ -221,6 +222,7 @@ def test_no_signal_breaks_off_a_block_that_ignores_them(restored_handlers):
 
 
 def test_ctrl_c_before_the_first_step_ends_by_itself(restored_handlers):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
     end_on_signals()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
