@@ -12,7 +12,7 @@ class Disk:
     """Some folders, and the names in any folder, each read once."""
 
     def __init__(self, folders: Iterable[Path]):
-        self._folders = frozenset(folders)
+        self._folders = dict.fromkeys(folders)
         self._names: dict[str, frozenset[str]] = {}
         self._same: dict[Path, Path] = {}
         self._listed: dict[str, str] = {}
@@ -37,7 +37,7 @@ class Disk:
 
     @functools.cached_property
     def _by_place(self) -> dict[str, Path]:
-        return {self._place(folder): folder for folder in self._folders}
+        return {self._place(folder): folder for folder in reversed(self._folders)}  # the first of several
 
     def _place(self, path: Path) -> str:
         return self._as_listed(os.path.realpath(path)) if os.path.exists(path) else os.fspath(path)

@@ -46,7 +46,7 @@ def find_masks(files: Sequence[Path], masks: str) -> Masks:
     """The masks of photographs among and beside these files, by data.masks."""
     if masks == "none" or not files:
         return Masks({}, frozenset())
-    disk = Disk({file.parent for file in files})
+    disk = Disk(file.parent for file in files)
     if masks == "auto":
         pattern, are_masks = _recognised(files, disk)
         find = _by(pattern, disk)

@@ -71,6 +71,14 @@ def test_a_folder_is_known_by_whatever_path_leads_to_it(photos, given, asked):
     assert Disk([given]).folder(Path(asked.format(here=here))) == given
 
 
+def test_of_two_paths_to_one_folder_the_first_is_taken_and_each_is_itself(photos):
+    here, paths = photos.parent, [Path("Photos"), photos]
+    for given in (paths, paths[::-1]):
+        disk = Disk(given)
+        assert disk.folder(here / ".." / here.name / "Photos") == given[0]
+        assert [disk.folder(path) for path in paths] == paths
+
+
 @pytest.mark.parametrize("given", ["Photos/Cars", "photos/CARS"])
 def test_a_folder_is_known_by_any_capitals_where_the_disk_finds_it_so(photos, monkeypatch, given):
     finds_by_any_capitals(monkeypatch)
