@@ -1,5 +1,5 @@
 """Files by the names that their disk lists. Disks of Macs and of Windows, and memory sticks, find a file by any capitals, some
-also however accents are encoded: it would be two files for whoever compares paths."""
+also however accents are encoded: one file would be two for whoever compares paths."""
 
 import functools
 import os
@@ -52,9 +52,9 @@ class Disk:
 
 
 def as_listed(file: Path, folder: Path) -> Path:
-    """The path of an existing file by the names that the disk lists in and below the folder, whose own path stays."""
-    found = folder if file.is_relative_to(folder) else file.parent
-    for name in file.relative_to(found).parts:
+    """The path of an existing file below the folder by the names that the disk lists; the folder's own path stays."""
+    found = folder
+    for name in file.relative_to(folder).parts:
         names = _names_by_key(found, found.stat().st_mtime_ns)
         found /= names.get(name) or names.get(_key(name), name)
     return found

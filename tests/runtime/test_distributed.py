@@ -582,11 +582,13 @@ def test_the_first_process_alone_logs_and_none_leaves_before_the_others(monkeypa
     assert order == ["work", "wait"] and ranks.log.level == logging.INFO
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_time_that_is_up_has_all_processes_ask_to_be_started_again(monkeypatch):
     told = []
     monkeypatch.setattr(Processes, "all_reduce_status", lambda self, status: told.append(status) or max(told))
-    first, other = Interruption(max_hours=1e-9), Interruption()
-    first.began = True
+    now = [0.0]
+    first, other = Interruption(max_hours=1, clock=lambda: now[0]), Interruption()
+    first.began, now[0] = True, 3600.0
     assert Processes(0, 2).should_end(first) and Processes(1, 2).should_end(other)
     assert first.exit_status == other.exit_status == REQUEUE
 

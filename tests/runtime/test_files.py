@@ -139,8 +139,9 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_
 def test_writing_leaves_no_descriptor_open(tmp_path):
     """A run writes its status every few seconds for days, and may have a thousand."""
     before = psutil.Process().num_fds()
-    write_text(tmp_path / "status.json", "{}")
-    assert psutil.Process().num_fds() <= before
+    for _ in range(20):
+        write_text(tmp_path / "status.json", "{}")
+    assert psutil.Process().num_fds() < before + 20  # other threads may have opened one
 
 
 def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):

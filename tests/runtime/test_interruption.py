@@ -192,11 +192,12 @@ def test_a_run_that_is_ended_before_its_first_step_unlocks_its_folder(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_while_the_folder_is_unlocked_leaves_no_lock(tmp_path, monkeypatch, restored_handlers):
+def test_a_signal_while_the_folder_is_unlocked_leaves_no_lock(tmp_path, restored_handlers, monkeypatch):
     end_on_signals()
     unlink = Path.unlink
 
     def signalled(path, **options):
+        monkeypatch.undo()
         os.kill(os.getpid(), signal.SIGTERM)
         unlink(path, **options)
 
@@ -225,7 +226,7 @@ def test_ctrl_c_before_the_first_step_ends_by_itself(restored_handlers):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
     end_on_signals()
     with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_after_the_last_step_signals_do_what_they_did_before_the_first(heard_hang_up):

@@ -138,7 +138,7 @@ def image_file(folder: Path, file_path: Any, extensions: tuple[str, ...] = EXTEN
         for suffix in ("", *extensions, *map(str.upper, extensions)):
             candidate = folder / f"{name}{suffix}"
             if os.path.isfile(candidate):  # no error for a name that is too long
-                return _inside(as_listed(candidate, folder), folder, links_may_leave)
+                return as_listed(_inside(candidate, folder, links_may_leave), folder)
     _inside(folder / name, folder, links_may_leave)
     raise ValueError("the file of this frame is missing; put it back or remove the frame")
 

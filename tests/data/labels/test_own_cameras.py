@@ -136,7 +136,7 @@ def test_a_file_of_cameras_that_is_missing_is_told_of(tmp_path, labels):
         build_dataset(config(tmp_path / "gone", f"data.labels={labels}"))
 
 
-@pytest.mark.parametrize("name", ["PHOTOS/{}.PNG", "Photos/{}"])
+@pytest.mark.parametrize("name", ["PHOTOS/{}.PNG", "Photos/{}", "{here}/Photos/{}"])
 def test_photographs_may_be_named_by_other_capitals_where_the_disk_finds_them_so(tmp_path, monkeypatch, caplog, name):
     posed(tmp_path, azimuths=range(0, 360, 90))
     file = tmp_path / "transforms.json"
@@ -144,7 +144,7 @@ def test_photographs_may_be_named_by_other_capitals_where_the_disk_finds_them_so
     (tmp_path / "photos").mkdir()
     for i, frame in enumerate(content["frames"]):
         (tmp_path / frame["file_path"]).rename(tmp_path / "photos" / frame["file_path"])
-        frame["file_path"] = name.format(f"{i:02d}")
+        frame["file_path"] = name.replace("{here}", str(tmp_path)).format(f"{i:02d}")
     file.write_text(json.dumps(content))
     finds_by_any_capitals(monkeypatch)
     views = build_dataset(config(tmp_path), take_cameras=True)
