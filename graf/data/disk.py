@@ -15,7 +15,7 @@ class Disk:
         self._folders = dict.fromkeys(folders)
         self._names: dict[str, frozenset[str]] = {}
         self._same: dict[Path, Path] = {}
-        self._listed: dict[str, str] = {}
+        self._spellings: dict[str, str] = {}
 
     def folder(self, path: Path) -> Path:
         """The one of the folders to which a path leads, by whatever name, link or working directory; else the path."""
@@ -29,10 +29,7 @@ class Disk:
         """The names in a folder; none where there is no such folder."""
         place = os.fspath(folder)
         if place not in self._names:
-            try:
-                self._names[place] = frozenset(os.listdir(place))
-            except OSError:
-                self._names[place] = frozenset()
+            self._names[place] = frozenset(_names_in(place))
         return self._names[place]
 
     @functools.cached_property
@@ -40,15 +37,15 @@ class Disk:
         return {self._place(folder): folder for folder in reversed(self._folders)}  # the first of several
 
     def _place(self, path: Path) -> str:
-        return self._as_listed(os.path.realpath(path)) if os.path.exists(path) else os.fspath(path)
+        return self._spelled(os.path.realpath(path)) if os.path.exists(path) else os.fspath(path)
 
-    def _as_listed(self, place: str) -> str:
-        if place not in self._listed:
+    def _spelled(self, place: str) -> str:
+        if place not in self._spellings:
             parent, name = os.path.split(place)
             if name and name not in (names := self.names(parent)):
                 name = min((other for other in names if _key(other) == _key(name)), default=name)
-            self._listed[place] = os.path.join(self._as_listed(parent), name) if name else place
-        return self._listed[place]
+            self._spellings[place] = os.path.join(self._spelled(parent), name) if name else place
+        return self._spellings[place]
 
 
 def as_listed(file: Path, folder: Path) -> Path:
@@ -63,11 +60,15 @@ def as_listed(file: Path, folder: Path) -> Path:
 @functools.lru_cache(maxsize=64)
 def _names_by_key(folder: Path, _changed: int) -> dict[str, str]:
     """The names in a folder, by themselves and by their keys. _changed: when the folder did, of which this is cached."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return {}
+    names = _names_in(folder)
     return {_key(name): name for name in names} | {name: name for name in names}
+
+
+def _names_in(folder: Path | str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _key(name: str) -> str:
