@@ -14,6 +14,8 @@ all, or against the photographs.
 """
 
 import argparse
+import dataclasses
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -27,7 +29,7 @@ from graf.data import Views, as_floats, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.finding.azimuths import azimuth_numbers
-from graf.finding.rounds import Round, find_cameras, in_one_class
+from graf.finding.rounds import Round, find_cameras, in_one_class, kept_cameras
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.models.generator import Generator
 from graf.pose.loading import load_estimator
@@ -81,9 +83,13 @@ def main() -> None:
         this = Round(args.out, number)
         if not this.estimator.is_dir():
             break
-        found = find_cameras(load_estimator(this.estimator), photographs)
-        rows[f"round {number}"] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
-        rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
+        read = {this.name: find_cameras(load_estimator(this.estimator), photographs)}
+        corrections = (dataclasses.replace(this, correction=of_round) for of_round in itertools.count(1))
+        for correction in itertools.takewhile(lambda correction: correction.cameras.exists(), corrections):
+            read[correction.name] = kept_cameras(correction.cameras, photographs)
+        for name, found in read.items():
+            rows[name] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
+            rows[name]["height"] = float((found.v - v).abs().median())
     if args.runs:
         last = {f"round {n_rounds}": Round(args.out, n_rounds).generator} if n_rounds else {"encoder": args.out}
         for name, run_dir in (last | {str(run_dir): run_dir for run_dir in args.runs}).items():

@@ -3,9 +3,9 @@
     python tools/find_cameras.py --data_dir photos --use_amp --max_steps 6000
 
 Round 0 trains a generator without cameras. In each later round an estimator learns from views of the last generator, whose
-cameras are known, and reads the photographs' cameras; with these a second generator begins in round 1 and goes on. After an
-interruption the same command goes on. The cameras are right up to one turn of the world, which no photograph tells.
-docs/cameras.md says how far to trust them.
+cameras are known, and reads the photographs' cameras; with these a generator learns. Where the config has an encoder,
+reconstructions correct the cameras of the last round. After an interruption the same command goes on. The cameras are right
+up to one turn of the world, which no photograph tells. docs/cameras.md says how far to trust them.
 """
 
 import argparse
@@ -39,6 +39,7 @@ from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.finding import rounds
 from graf.finding.azimuths import agreement
+from graf.finding.reconstruction import by_reconstruction
 from graf.finding.rounds import FoundCameras, Round
 from graf.finding.sheet import write_sheet
 from graf.memory.watch import exit_status, started
@@ -47,8 +48,8 @@ from graf.pose.loading import load_estimator
 from graf.pose.splits import held_out_objects, posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
-from graf.rotations import GUESSED_RIGHT, NEAR_DEG
-from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, as_typed, positive, run_overrides
+from graf.rotations import GUESSED_RIGHT, NEAR_DEG, circular_distance
+from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, as_typed, positive, run_overrides, whole_number
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
@@ -70,19 +71,29 @@ DISCRIMINATOR = "discriminator.architecture=graf"  # whatever a config file says
 
 def main() -> int:
     args = parser().parse_args()
-    config = load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
+    asked, config = load_config(args.config, run_overrides(args)), of_rounds(args)
+    has_encoder = rounds.last_has_encoder(config)
+    args.rounds = args.rounds or (1 if has_encoder else 2)
+    if args.corrections < 0:
+        raise GrafError(f"--corrections {args.corrections}: expected a number from 0")
+    if not has_encoder:
+        args.corrections = 0
+    elif args.corrections and not rounds.goes_all_around(config):
+        log.info("data.umin, data.umax: cameras do not stand all around, so none is corrected to the opposite end")
     if config.discriminator.architecture == "graf":
-        log.info("%s in all rounds, for which this program was measured; --set chooses another", DISCRIMINATOR)
+        which = "but in the last generator, " if has_encoder else ""
+        log.info("%s in all rounds, %sfor which this program was measured; --set chooses another", DISCRIMINATOR, which)
     pose = load_config(args.estimator, schema=PoseConfig)
     if not pose.model.azimuth_bins:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24; rounds need to know how sure it is")
     if not 0 < args.keep <= 1:
         raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
-    steps = [rounds.posed_steps(config, number, args.rounds) for number in range(1, args.rounds + 1)]
-    if steps[0] < 1:
+    steps = rounds.steps_of(config, args.rounds)
+    if min(steps) < 1:
+        several = args.rounds > 1
         raise GrafError(
-            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first; set "
-            "more steps, or fewer --rounds"
+            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} round{'s' * several} and the "
+            f"first; set more steps{', or fewer --rounds' * several}"
         )
     require_outside(args.out, config.data)
     choose_device(args.device)
@@ -92,8 +103,9 @@ def main() -> int:
     check_numbers(photographs, args, config, pose)
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
-    settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
-    settings |= {"photographs": identity(dataset), "config": deciding_keys(config), "estimator": deciding_keys(pose)}
+    numbers = {name: getattr(args, name) for name in ("rounds", "corrections", "starts", "views", "keep")}
+    deciding = {"config": deciding_keys(asked if has_encoder else config), "estimator": deciding_keys(pose)}
+    settings = numbers | {"steps": steps, "photographs": identity(dataset)} | deciding
     claim_folder(args.out, settings, functools.partial(completed, older={dataset.fingerprint: settings["photographs"]}))
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
@@ -108,6 +120,11 @@ def main() -> int:
     return 0
 
 
+def of_rounds(args: argparse.Namespace) -> Config:
+    """The asked config with the rounds' discriminator, unless --set names one."""
+    return load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
+
+
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument(
@@ -118,7 +135,15 @@ def parser() -> argparse.ArgumentParser:
     add_training_flags(p)
     add_data_flag(p)
     p.add_argument("--out", type=Path, default=Path("results/cameras"), help="folder of the rounds (default results/cameras)")
-    p.add_argument("--rounds", type=positive, default=2, help="after the one without cameras (default 2)")
+    p.add_argument(
+        "--rounds", type=positive, help="after the one without cameras (default 1 where the config has an encoder, else 2)"
+    )
+    p.add_argument(
+        "--corrections",
+        type=whole_number,
+        default=2,
+        help="of the last round's cameras by reconstructions, where the config has an encoder (default 2)",
+    )
     p.add_argument(
         "--starts",
         type=positive,
@@ -250,9 +275,22 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
         return status
     found, record = read_cameras(this, args, photographs, config, device)
+    is_last = this.number == args.rounds
+    if is_last and args.corrections and rounds.goes_all_around(config):
+        status, found = corrected(this, args, config, photographs, found)
+        if status:
+            return status
+        record["confidence"] = float(found.confidence.mean())
     folders = rounds.write_photographs(this, photographs, found, args.keep, config.data)
-    posed = rounds.posed(config, this, args.rounds, folders, rounds.box_of(this, photographs, found, config.data))
-    goes_on = this.number > 1 and not newest_checkpoint(this.generator)
+    ends_encoding = is_last and rounds.last_has_encoder(config)
+    begins_anew = this.number == 1 or ends_encoding
+    box = rounds.box_of((this if begins_anew else this.before).generator, photographs, found, config.data)
+    if ends_encoding:
+        asked = load_config(args.config, run_overrides(args))
+        posed = rounds.last_config(dataclasses.replace(asked, data=config.data), this, folders, box)
+    else:
+        posed = rounds.posed(config, this, args.rounds, folders, box)
+    goes_on = not begins_anew and not newest_checkpoint(this.generator)
     start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
     if status := train("train.py", this.generator, posed, *start, device=args.device):
         return status
@@ -261,6 +299,31 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
         rounds.write_cameras(args.out / rounds.CAMERAS, photographs, found, config.data)
     write_record(this, record)
     return 0
+
+
+def corrected(
+    this: Round, args: argparse.Namespace, config: Config, photographs: Views, found: FoundCameras
+) -> tuple[int, FoundCameras]:
+    """The photographs' cameras after all corrections, each by the reconstructions of a generator that learns from the cameras
+    before; and an exit status as `take_round`, with which they are not all made."""
+    for number in range(1, args.corrections + 1):
+        correction = dataclasses.replace(this, correction=number)
+        if not correction.cameras.exists():
+            log.info("%s: %s", correction.name, correction.folder)
+            folders = rounds.write_photographs(correction, photographs, found, args.keep, config.data)
+            box = rounds.box_of(correction.generator, photographs, found, config.data)
+            reconstructing = rounds.correction_config(config, correction, folders, box)
+            if status := train("train.py", correction.generator, reconstructing, device=args.device):
+                return status, found
+            generator = load_generator(correction.generator, device=choose_device(args.device))
+            rounds.keep_cameras(correction.cameras, photographs, by_reconstruction(generator, photographs, found))
+        before, found = found, rounds.kept_cameras(correction.cameras, photographs)
+        turned = circular_distance(before.azimuth_deg, found.azimuth_deg) > 90
+        log.info(
+            "%s: %.1f %% of the photographs look more like the opposite end, and were turned; mean confidence %.2f",
+            *(correction.name, 100 * turned.float().mean(), found.confidence.mean()),
+        )
+    return 0, found
 
 
 def write_record(this: Round, record: dict) -> None:
@@ -337,10 +400,13 @@ def identity(photographs: Views) -> str:
 
 def completed(settings: dict, where: str, older: dict[str, str]) -> dict:
     """The settings of a folder that an older version began, with the config keys that it lacked, and the photographs' identity
-    for their fingerprint (older)."""
+    for their fingerprint (older). Raises GrafError where its last generator had no encoder that the config has."""
     schemas = {"config": Config, "estimator": PoseConfig}
     settings = settings | {"photographs": older.get(settings["photographs"], settings["photographs"])}
-    return settings | {name: config_to_dict(completed_config(settings[name], where, schemas[name])) for name in schemas}
+    configs = {name: completed_config(settings[name], where, schemas[name]) for name in schemas}
+    if "corrections" not in settings and rounds.last_has_encoder(configs["config"]):
+        raise GrafError(f"{where}: an older version began this set, without the encoder of its config; choose another --out")
+    return {"corrections": 0} | settings | {name: config_to_dict(config) for name, config in configs.items()}
 
 
 def config_file(run_dir: Path) -> Path:

@@ -98,8 +98,10 @@ def advice(config: Config, ours: Config) -> list[str]:
 
 def advice_on_steps(config: Config) -> list[str]:
     """A warning where a run, resolved by its data, hardly comes to steps with all pixels and a discriminator, or to refined
-    ones of them."""
+    ones of them. A run that only reconstructs, as its config says throughout, is not meant to."""
     max_steps = config.training.max_steps
+    if config.encoder.first_steps == max_steps and config.encoder.weight == 0:
+        return []
     if config.unrefined_steps and config.first_unrefined < max(1, config.short_steps):
         usual = dataclasses.replace(config, ccsr=dataclasses.replace(config.ccsr, unrefined_steps="auto")).unrefined_steps
         early = f"begin before the {config.short_steps:,} steps without a discriminator or of low resolution are over"

@@ -2,10 +2,12 @@
 reads the photographs' cameras, and the generator goes on with these.
 
 Round 0 trains a generator without cameras. Each round after it makes views, an estimator, labelled photographs and a generator,
-each in a folder of its own. Legend: N photographs.
+each in a folder of its own. Where the last generator has an encoder, reconstructions correct the last round's cameras, and that
+generator begins anew. Legend: N photographs.
 """
 
 import dataclasses
+import json
 import logging
 import os
 import re
@@ -44,7 +46,9 @@ BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one tha
 BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
+CORRECTION_SHARE = 1 / 6  # of all steps, for each correction: enough for reconstructions that have a front
 UNMEASURED = {"fid_every": 0, "save_best": "none"}  # KID of a round that another follows is worth less than its minutes
+CONSTANT = {"lr_anneal_every": (), "anneal": "none"}
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
     *("v", "center_crop", "hflip"),
@@ -53,20 +57,26 @@ READING_KEYS = (  # how files are read; a round's photographs are written as the
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """A round's number and where its parts are; start: which of several that round 0 chooses from."""
+    """A round's number and where its parts are; start: which of several that round 0 chooses from; correction: which of those
+    that the last round makes, with parts of their own."""
 
     out: Path
     number: int
     start: int | None = None
+    correction: int | None = None
 
     @property
     def folder(self) -> Path:
-        folder = self.out / f"round_{self.number}"
-        return folder if self.start is None else folder / f"start_{self.start}"
+        return self.out.joinpath(f"round_{self.number}", *(f"{part}_{number}" for part, number in self._part))
 
     @property
     def name(self) -> str:
-        return f"round {self.number}" if self.start is None else f"round {self.number}, start {self.start}"
+        return ", ".join([f"round {self.number}", *(f"{part} {number}" for part, number in self._part)])
+
+    @property
+    def _part(self) -> list[tuple[str, int]]:
+        parts = {"start": self.start, "correction": self.correction}
+        return [(part, number) for part, number in parts.items() if number is not None]
 
     @property
     def views(self) -> Path:
@@ -105,6 +115,11 @@ class Round:
         return self.folder / "round.json"
 
     @property
+    def cameras(self) -> Path:
+        """The file of the cameras of all photographs that a correction found."""
+        return self.folder / "cameras.json"
+
+    @property
     def before(self) -> "Round":
         return Round(self.out, self.number - 1)
 
@@ -118,12 +133,13 @@ class CameraFile(NamedTuple):
 
 
 class FoundCameras(NamedTuple):
-    """Cameras read off N photographs: azimuth_deg (N,) in [0, 360), v (N,) in [0, 1], and the probability (N,) that the azimuth
-    is right to 15 degrees."""
+    """Cameras read off N photographs: azimuth_deg (N,) in [0, 360), v (N,) in [0, 1], and the probabilities (N,) that the
+    azimuth is right to 15 degrees, and that it or the opposite one is."""
 
     azimuth_deg: Tensor
     v: Tensor
     confidence: Tensor
+    either_end: Tensor
 
 
 # What each part of a round is trained with
@@ -163,8 +179,7 @@ def unposed(config: Config, first: Round, photographs: Views | None = None) -> C
     or several. Only the last round is measured."""
     config, steps = config.without_encoder(), unposed_steps(config)  # it would learn from cameras that are still being found
     data = dataclasses.replace(config.data, labels="none", mirror="none")
-    constant = {"lr_anneal_every": (), "anneal": "none"}
-    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **constant)
+    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **CONSTANT)
     ccsr = dataclasses.replace(config.ccsr, unrefined_steps=0)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.low_res_steps))
     if photographs is not None and len(photographs.class_names) == 1:
@@ -182,13 +197,13 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
     """The config of a start whose photographs have the cameras that silhouettes suggest, at sampled heights; it writes
     these photographs. None where there are no silhouettes, or where the config's azimuths do not go all around, as those that
     silhouettes suggest do. unposed: the config without cameras, with their data.alpha."""
-    low, high = unposed.data.u_range
-    if high - low < 1 or (elongations := elongations_of(photographs, unposed.data)) is None:
+    if not goes_all_around(unposed) or (elongations := elongations_of(photographs, unposed.data)) is None:
         return None
     rng = torch.Generator().manual_seed(unposed.training.seed)
     azimuth_deg = azimuths_by_width(elongations, rng)
     _, v = azimuth_and_v(sample_poses(len(photographs), unposed.data, rng))
-    guessed = FoundCameras(azimuth_deg, v, torch.zeros(len(photographs)))
+    unsure = torch.zeros(len(photographs))
+    guessed = FoundCameras(azimuth_deg, v, unsure, unsure)
     folders = write_photographs(start, photographs, guessed, 1.0, unposed.data)
     return dataclasses.replace(unposed, data=written(unposed.data, folders))
 
@@ -245,15 +260,60 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     )
 
 
-def box_of(this: Round, photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
-    """data.box of a round's generator: the asked one; where its run goes on that run's own, in which it has learned; else one
-    around the photographs whose cameras are the surest."""
+def box_of(run_dir: Path, photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
+    """data.box of a generator: the asked one; where it goes on with the run in run_dir that run's own, in which it has learned;
+    else one around the photographs whose cameras are the surest."""
     if data.box != "auto":
         return data.box
-    run_dir = this.before.generator if this.number > 1 else this.generator
     if newest_checkpoint(run_dir):
         return load_config(run_dir / "config.yaml").data.box
     return box_around(photographs, found, data)
+
+
+def last_has_encoder(config: Config) -> bool:
+    """Whether the last round's generator has an encoder, once its photographs have cameras. One that finds cameras itself is of
+    photographs that need no rounds."""
+    before_plane = config.data.background_model == "plane"
+    return config.encodes_images and not config.encoder.finds_cameras and not before_plane
+
+
+def goes_all_around(config: Config) -> bool:
+    """Whether sampled cameras stand all around, so that the one opposite a camera may be right."""
+    low, high = config.data.u_range
+    return high - low >= 1
+
+
+def steps_of(config: Config, n_rounds: int) -> list[int]:
+    """The steps of each later round's generator, and of a correction's where the last one has an encoder."""
+    posed = [posed_steps(config, number, n_rounds) for number in range(1, n_rounds + 1)]
+    return [*posed[:-1], config.training.max_steps, correction_steps(config)] if last_has_encoder(config) else posed
+
+
+def correction_steps(config: Config) -> int:
+    """The steps of each correction's generator."""
+    return round(CORRECTION_SHARE * config.training.max_steps)
+
+
+def correction_config(config: Config, this: Round, folders: list[Path], box: str | tuple[float, ...]) -> Config:
+    """The config of a correction's generator, which only reconstructs; arguments as for `posed`."""
+    steps = correction_steps(config)
+    return dataclasses.replace(
+        config,
+        expname=this.generator.name,
+        encoder=dataclasses.replace(config.encoder, first_steps=steps, weight=0.0),
+        ccsr=dataclasses.replace(config.ccsr, unrefined_steps=0),
+        data=dataclasses.replace(written(config.data, folders), box=box),
+        discriminator=dataclasses.replace(config.discriminator, low_res_steps=0),
+        training=dataclasses.replace(config.training, outdir=str(this.folder), max_steps=steps, **UNMEASURED, **CONSTANT),
+    )
+
+
+def last_config(config: Config, this: Round, folders: list[Path], box: str | tuple[float, ...]) -> Config:
+    """The config of a last generator with an encoder: all that `config`, the asked one, says, of the round's photographs. It
+    begins anew, since an encoder's steps are the first ones of a run."""
+    data = dataclasses.replace(written(config.data, folders), box=box)
+    training = dataclasses.replace(config.training, outdir=str(this.folder))
+    return dataclasses.replace(config, expname=this.generator.name, data=data, training=training)
 
 
 def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
@@ -347,6 +407,33 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
     return [file for file, _, _ in written_files]
 
 
+def keep_cameras(file: Path, dataset: Views, found: FoundCameras) -> None:
+    """Write what was found of all photographs, by their names in the folder that all are in."""
+    numbers = {name: values.tolist() for name, values in found._asdict().items()}
+    write_text(file, json.dumps({"photographs": names_of(dataset), **numbers}))
+
+
+def kept_cameras(file: Path, dataset: Views) -> FoundCameras:
+    """What `keep_cameras` wrote, in the order of the data set's rows, which may be another. Raises GrafError where the file is
+    damaged, or lacks one of them."""
+    kept = read_object(file)
+    try:
+        row_of = {name: row for row, name in enumerate(kept["photographs"])}
+        rows = [row_of[name] for name in names_of(dataset)]
+        return FoundCameras(*(torch.tensor(kept[name])[rows] for name in FoundCameras._fields))
+    except (KeyError, IndexError, TypeError) as error:
+        raise GrafError(
+            f"{file}: is damaged, or of other photographs ({error}); delete it, and the same command makes it anew"
+        ) from None
+
+
+def names_of(dataset: Views) -> list[str]:
+    """The photographs' files, in the folder that all are in."""
+    files = [os.path.abspath(file) for file in dataset.files]
+    home = os.path.commonpath([os.path.dirname(file) for file in files])
+    return [Path(os.path.relpath(file, home)).as_posix() for file in files]
+
+
 def camera_files(out: Path, dataset: Views, data: DataConfig) -> list[CameraFile]:
     """A file for each class in each folder of data.datadir, so that a copy in the folder that its photographs are in gives each
     of them its camera. Those of which one folder holds another's are one file, as its copy would hide what is below."""
@@ -386,6 +473,15 @@ def class_rows(dataset: Views) -> dict[str, list[int]]:
     return {name: of_class for name, of_class in rows.items() if of_class}
 
 
+def class_indices(dataset: Views) -> Tensor:
+    """The class (N,) of each row, as a generator knows it that learned from a round's photographs: a number for each of their
+    folders."""
+    classes = torch.zeros(len(dataset), dtype=torch.long)
+    for index, rows in enumerate(class_rows(dataset).values()):
+        classes[rows] = index
+    return classes
+
+
 def home_of(dataset: Views, rows: list[int]) -> Path:
     """The folder that the files of these rows are in, where their transforms.json belongs; in the working directory relative to
     that."""
@@ -422,7 +518,9 @@ def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator
     parts = []
     for mixture in mixtures(estimator, images_of(views), len(views)):
         azimuth_deg = mixture.most_likely() if rng is None else mixture.sample_answer(rng)
-        parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
+        confidence = mixture.confidence(azimuth_deg)
+        either_end = (confidence + mixture.confidence(azimuth_deg + 180)).clamp_max(1)
+        parts.append((azimuth_deg, mixture.v, confidence, either_end))
     return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))
 
 

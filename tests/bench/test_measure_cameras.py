@@ -12,6 +12,7 @@ from graf.config import config_to_dict, load_config, override
 from graf.data import as_floats, build_dataset
 from graf.errors import GrafError
 from graf.finding.azimuths import AzimuthErrors, azimuth_errors
+from graf.finding.rounds import FoundCameras, Round, keep_cameras
 from graf.rotations import circular_distance
 from graf.training.state import TrainState
 from measure_cameras import Alignment, best_alignment
@@ -68,9 +69,9 @@ def test_a_row_is_of_azimuths_as_they_are_aligned_best():
 
 
 def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
-    found = SimpleNamespace(azimuth_deg=torch.zeros(3), v=torch.zeros(3), confidence=torch.ones(3))
+    found = FoundCameras(torch.zeros(3), torch.zeros(3), torch.ones(3), torch.ones(3))
     labels = SimpleNamespace(pose_c2w=poses_at(torch.zeros(3), torch.full((3,), 0.3), 3.6))
-    photographs = SimpleNamespace(posed=True, confidence=None, labels=labels)
+    photographs = SimpleNamespace(posed=True, confidence=None, labels=labels, files=["a.png", "b.png", "c.png"])
     monkeypatch.setattr(measure_cameras, "build_dataset", lambda config: photographs)
     monkeypatch.setattr(measure_cameras, "in_one_class", lambda photographs, config: photographs)
     monkeypatch.setattr(measure_cameras, "find_cameras", lambda estimator, photographs: found)
@@ -81,9 +82,15 @@ def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
     del settings["config"]["training"]["cuda_graphs"]  # as in a folder of a version that did not have it
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     (tmp_path / "round_1" / "estimator").mkdir(parents=True)
+    for number, azimuths in ((1, [0.0, 20.0, 20.0]), (2, [0.0, 0.0, 180.0])):
+        corrected = found._replace(azimuth_deg=torch.tensor(azimuths))
+        keep_cameras(Round(tmp_path, 1, correction=number).cameras, photographs, corrected)
     monkeypatch.setattr(sys, "argv", ["measure_cameras.py", str(tmp_path), "--runs", "a/generator", "b/generator"])
     measure_cameras.main()
     said = capsys.readouterr().out.splitlines()
+    assert "| round 1 | 0.0 | 1.00 | 0.00 | 300 |" in said
+    assert "| round 1, correction 1 | 0.0 | 0.67 | 0.00 |  |" in said
+    assert "| round 1, correction 2 | 0.0 | 0.67 | 0.33 |  |" in said
     assert "| a/generator |  |  |  | 100 |" in said and "| b/generator |  |  |  | 200 |" in said
     photographs.confidence = [None, 0.9, None]
     with pytest.raises(GrafError, match="these cameras have a confidence, so they were found too"):

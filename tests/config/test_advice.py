@@ -70,6 +70,12 @@ def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, s
     assert said is None or said in found[0]
 
 
+def test_a_run_that_only_reconstructs_is_not_advised_to_have_a_discriminator():
+    for weight, n_steps, n_warnings in ((0, 300, 0), (10, 300, 1), (0, 299, 1)):
+        settings = [f"encoder.first_steps={n_steps}", f"encoder.weight={weight}", "training.max_steps=300"]
+        assert len(advice_on_steps(load_config(None, settings))) == n_warnings
+
+
 def test_advice_on_steps_is_that_of_a_config_without_an_encoder_where_images_have_no_cameras():
     config = load_config(None, ["training.max_steps=4000"])
     assert advice_on_steps(config) and not advice_on_steps(config.without_encoder())

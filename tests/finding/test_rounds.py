@@ -6,6 +6,7 @@ from pathlib import Path
 
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, config_to_dict, load_config, override
+from graf.config.advice import advice_on_steps
 from graf.data import build_dataset, hull
 from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
@@ -37,7 +38,11 @@ class Shots(Views):
 
 def found_of(confidence: list[float]) -> FoundCameras:
     n = len(confidence)
-    return FoundCameras(10.0 * torch.arange(n), torch.full((n,), 0.3), torch.tensor(confidence))
+    return found_at(10.0 * torch.arange(n), torch.full((n,), 0.3), torch.tensor(confidence))
+
+
+def found_at(azimuth_deg: torch.Tensor, v: torch.Tensor, confidence: torch.Tensor) -> FoundCameras:
+    return FoundCameras(azimuth_deg, v, confidence, either_end=confidence)
 
 
 def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
@@ -63,6 +68,71 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
     at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3, [tmp_path], "none")
     assert at_once.discriminator.low_res_steps == 0
+
+
+ENCODER = ("encoder.first_steps=100", "encoder.weight=10")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), True),
+        (("encoder.first_steps=0",), True),
+        (("encoder.first_steps=0", "encoder.weight=0"), False),
+        (("data.background_model=plane", "data.alpha=ignore"), False),
+        (("encoder.finds_cameras=true", "data.labels=none", "data.camera_prior=front", "data.hflip=true"), False),
+    ],
+)
+def test_the_last_generator_has_the_encoder_that_it_can_train(settings, expected):
+    config = load_config(None, ["training.max_steps=4800", "discriminator.architecture=graf", *ENCODER, *settings])
+    assert rounds.last_has_encoder(config) == expected
+    assert rounds.steps_of(config, 2) == ([1400, 4800, 800] if expected else [1400, 4200])
+
+
+def test_a_correction_only_reconstructs(tmp_path):
+    settings = ("training.max_steps=4800", "training.lr_anneal_every=[700]", "training.fid_every=100", "data.mirror=none")
+    this, box = Round(tmp_path, 2, correction=1), (-1.0,) * 3 + (1.0,) * 3
+    config = rounds.correction_config(load_config(None, [*settings, *ENCODER]), this, [tmp_path], box)
+    assert (config.training.max_steps, config.encoder.first_steps, config.encoder.weight) == (800, 800, 0)
+    assert (config.milestones, config.low_res_steps, config.unrefined_steps, config.pace_changes) == ((), 0, 0, ())
+    assert (config.training.fid_every, config.training.save_best) == (0, "none")
+    assert (config.data.labels, config.data.datadir, config.data.box) == ("transforms", (str(tmp_path),), box)
+    assert config.run_dir == this.generator == tmp_path / "round_2" / "correction_1" / "generator"
+    assert this.name == "round 2, correction 1" and advice_on_steps(config) == []
+
+
+def test_the_last_generator_with_an_encoder_is_all_that_was_asked_for(tmp_path):
+    asked = load_config(None, ["data.type=images", "data.roll_deg=90", "training.max_steps=4800"])
+    last = rounds.last_config(asked, Round(tmp_path, 1), [tmp_path], "none")
+    assert (last.data.labels, last.data.roll_deg, last.data.box) == ("transforms", 0, "none")
+    assert last.run_dir == tmp_path / "round_1" / "generator"
+    alike = dataclasses.replace(last, data=asked.data, expname=asked.expname)
+    assert dataclasses.replace(alike, training=dataclasses.replace(last.training, outdir=asked.training.outdir)) == asked
+
+
+def test_corrected_cameras_are_kept_by_the_photographs_names(tmp_path):
+    shots, file = Shots(4), tmp_path / "cameras.json"
+    found = FoundCameras(*torch.rand(4, 4, generator=torch.Generator().manual_seed(0)))
+    shots.files = [f"photos/car{row}/a.png" for row in range(4)]
+    rounds.keep_cameras(file, shots, found)
+    assert all(map(torch.equal, rounds.kept_cameras(file, shots), found))
+    shots.files = [f"{tmp_path}/elsewhere/car{row}/a.png" for row in (2, 0, 3)]  # in another order and place, without one
+    assert all(torch.equal(kept, whole[[2, 0, 3]]) for kept, whole in zip(rounds.kept_cameras(file, shots), found, strict=True))
+    shots.files[1] = "new/a.png"
+    with pytest.raises(
+        GrafError, match="json: is damaged, or of other photographs .*; delete it, and the same command makes it"
+    ):
+        rounds.kept_cameras(file, shots)
+    for damaged in ("{", "{}", '{"photographs": ["a"]}', '{"photographs": 3}'):
+        file.write_text(damaged)
+        with pytest.raises(GrafError, match="is damaged"):
+            rounds.kept_cameras(file, shots)
+
+
+def test_rows_of_a_class_have_the_number_of_its_folder():
+    shots = Shots(4)
+    shots.class_names, shots.class_index = ["none", "car", "bus"], torch.tensor([2, 1, 1, 2])
+    assert rounds.class_indices(shots).tolist() == [1, 0, 0, 1]
 
 
 def test_the_last_round_alone_ends_with_steps_that_are_not_refined(tmp_path):
@@ -103,7 +173,7 @@ def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
     cars = unseen_toy_cars(config.data, 400, seed=3)
     azimuth_deg, v = azimuth_and_v(cars.labels.pose_c2w)
     misread = torch.arange(len(cars)) % 4 == 0
-    found = FoundCameras(torch.where(misread, azimuth_deg + 90, azimuth_deg), v, 1 - misread.float())
+    found = found_at(torch.where(misread, azimuth_deg + 90, azimuth_deg), v, 1 - misread.float())
     monkeypatch.setattr(rounds, "FEWEST_FOR_BOX", 100)
     monkeypatch.setattr(hull, "CELLS", 24)
     box = rounds.box_around(cars, found, config.data)
@@ -118,7 +188,7 @@ def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
 
 def test_a_silhouette_that_is_surely_misread_does_not_enlarge_the_box(monkeypatch):
     monkeypatch.setattr(rounds, "data_box", lambda views, data, held: (len(views), held))
-    found = FoundCameras(torch.zeros(1000), torch.full((1000,), 0.3), torch.rand(1000))
+    found = found_at(torch.zeros(1000), torch.full((1000,), 0.3), torch.rand(1000))
     assert rounds.box_around(Shots(1000), found, load_config(None).data) == (500, 0.98)
 
 
@@ -127,14 +197,13 @@ def test_the_box_is_the_asked_one_or_that_of_the_run_that_goes_on(tmp_path, monk
     boxes = {"asked": (-1.0,) * 3 + (1.0,) * 3, "going on": (-2.0,) * 3 + (2.0,) * 3}
     found, data = found_of([0.5]), load_config(None).data
     first, second = Round(tmp_path, 1), Round(tmp_path, 2)
-    assert rounds.box_of(first, Shots(1), found, data) == "around"
+    assert rounds.box_of(first.generator, Shots(1), found, data) == "around"
     first.generator.mkdir(parents=True)
     (first.generator / "config.yaml").write_text("data: {box: [-2, -2, -2, 2, 2, 2]}")
     monkeypatch.setattr(rounds, "newest_checkpoint", lambda run_dir: run_dir == first.generator)
-    for this in (first, second):
-        assert rounds.box_of(this, Shots(1), found, data) == boxes["going on"]
-        asked = dataclasses.replace(data, box=boxes["asked"])
-        assert rounds.box_of(this, Shots(1), found, asked) == boxes["asked"]
+    assert rounds.box_of(first.generator, Shots(1), found, data) == boxes["going on"]
+    asked = dataclasses.replace(data, box=boxes["asked"])
+    assert rounds.box_of(first.generator, Shots(1), found, asked) == boxes["asked"]
     assert rounds.posed(load_config(None), second, 2, [tmp_path], boxes["going on"]).data.box == boxes["going on"]
 
 
@@ -324,7 +393,7 @@ def test_half_of_the_views_are_seen_as_the_round_before_found_them():
 
 
 def test_errors_of_held_out_views():
-    found = FoundCameras(torch.tensor([355.0, 20.0, 200.0, 90.0]), torch.tensor([0.3, 0.3, 0.3, 0.4]), torch.ones(4))
+    found = found_at(torch.tensor([355.0, 20.0, 200.0, 90.0]), torch.tensor([0.3, 0.3, 0.3, 0.4]), torch.ones(4))
     true = poses_at(torch.tensor([5.0, 40.0, 20.0, 90.0]), torch.full((4,), 0.3), 3.6)
     errors = rounds.held_out_errors(found, true)
     assert errors["within_15_deg"] == 0.5 and errors["confused"] == 0.25
@@ -334,7 +403,7 @@ def test_errors_of_held_out_views():
 
 def test_a_sheet_shows_photographs_in_the_column_of_their_azimuth():
     shots = Shots(3)
-    found = FoundCameras(torch.tensor([95.0, 5.0, 100.0]), torch.full((3,), 0.3), torch.tensor([0.2, 0.5, 0.9]))
+    found = found_at(torch.tensor([95.0, 5.0, 100.0]), torch.full((3,), 0.3), torch.tensor([0.2, 0.5, 0.9]))
     shown = surest_photographs(shots, found, 30.0, shots[0]["image"].shape[-1]).unflatten(0, (3, 12))
     expected = torch.full_like(shown, 255)
     for place, index in (((0, 0), 1), ((0, 3), 2), ((1, 3), 0)):
@@ -343,7 +412,7 @@ def test_a_sheet_shows_photographs_in_the_column_of_their_azimuth():
 
 
 def test_a_sheets_column_has_the_surest_photographs_of_its_azimuths():
-    found = FoundCameras(torch.tensor([1.0, 29.0, 31.0, 5.0, 9.0]), torch.zeros(5), torch.tensor([0.1, 0.9, 1.0, 0.5, 0.3]))
+    found = found_at(torch.tensor([1.0, 29.0, 31.0, 5.0, 9.0]), torch.zeros(5), torch.tensor([0.1, 0.9, 1.0, 0.5, 0.3]))
     assert surest(found, 0, 30.0) == [1, 3, 4]
     assert surest(found, 1, 30.0) == [2]
     assert surest(found, 5, 30.0) == []

@@ -30,6 +30,7 @@ time.sleep(0.3)
 os.kill(os.getppid(), signal.NAME)
 time.sleep(0.3)
 """
+ENCODER = ("--set", "encoder.first_steps=4", "encoder.weight=1", "ccsr.unrefined_steps=0")
 PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.json")
 
 
@@ -153,7 +154,7 @@ def test_a_folder_of_an_older_version_goes_on(find, tmp_path):
     find("old", ends_after=0, status=130)
     file = tmp_path / "old" / "settings.json"
     settings = json.loads(file.read_text())
-    del settings["config"]["training"]["fused_field"], settings["estimator"]["training"]["blur"]
+    del settings["config"]["training"]["fused_field"], settings["estimator"]["training"]["blur"], settings["corrections"]
     settings["config"]["training"]["fid_every"] = 1000
     settings["config"]["discriminator"]["projected_weight"] = 2.0  # which nothing reads
     file.write_text(json.dumps(settings))
@@ -165,6 +166,41 @@ def test_a_folder_of_an_older_version_goes_on(find, tmp_path):
     for config in (None, "text", {}):
         file.write_text(json.dumps({"config": config}))
         assert "settings.json: cannot be read; choose another --out" in find("old", status=2)
+
+
+def test_corrections_go_on_bit_for_bit(find, tmp_path):
+    assert "training.max_steps 2 to images with all" not in find("whole", *ENCODER, max_steps=12)  # corrections need none
+    for ends_after, at_step in ((2, None), (1, 1), (2, None), (2, 9)):  # the estimator is asked for again
+        find("resumed", *ENCODER, ends_after=ends_after, at_step=at_step, status=130, max_steps=12)
+    find("resumed", *ENCODER, max_steps=12)
+    whole, resumed = (tmp_path / out / "round_1" for out in ("whole", "resumed"))
+    assert_same(content_of(whole), content_of(resumed))
+    corrections = [Round(tmp_path / "whole", 1, correction=number) for number in (1, 2)]
+    for correction in corrections:
+        name = correction.cameras.relative_to(whole)
+        assert (whole / name).read_bytes() == (resumed / name).read_bytes()
+        assert load_config(correction.generator / "config.yaml").training.max_steps == 2
+    assert not Round(tmp_path / "whole", 1, correction=3).folder.exists()
+    told = json.loads(corrections[-1].cameras.read_text())
+    frames = json.loads((whole / "photographs" / "000_toy_cars" / "transforms.json").read_text())["frames"]
+    kept = {frame["confidence"] for frame in frames}
+    assert kept <= {round(confidence, 3) for confidence in told["confidence"]} and len(frames) == 14  # 0.9 of them
+    last, confidence = (
+        load_config(whole / "generator" / "config.yaml"),
+        json.loads((whole / "round.json").read_text())["confidence"],
+    )
+    assert (last.training.max_steps, last.encoder.first_steps) == (12, 4)
+    assert confidence == pytest.approx(sum(told["confidence"]) / 16)
+
+
+def test_a_set_with_an_encoder_that_an_older_version_began_is_refused(find, tmp_path):
+    find("old", *ENCODER, ends_after=0, status=130)
+    file = tmp_path / "old" / "settings.json"
+    settings = json.loads(file.read_text())
+    del settings["corrections"]
+    file.write_text(json.dumps(settings))
+    said = find("old", *ENCODER, status=2)
+    assert "settings.json: an older version began this set, without the encoder of its config; choose another --out" in said
 
 
 def test_a_start_that_is_not_possible_is_told(find, monkeypatch):
@@ -237,8 +273,16 @@ def test_rounds_have_convolutions_alone_whatever_the_file_says_unless_another_is
     [
         (["--keep", "0"], "--keep 0: expected a share"),
         (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24"),
-        (["--set", "training.max_steps=3"], "training.max_steps: 3 steps are too few for 2 rounds and the first"),
-        (["--set", "training.max_steps=0"], "set more steps, or fewer --rounds"),
+        (
+            ["--rounds", "2", "--set", "training.max_steps=3"],
+            "training.max_steps: 3 steps are too few for 2 rounds and the first",
+        ),
+        (["--rounds", "2", "--set", "training.max_steps=0"], "set more steps, or fewer --rounds"),
+        (
+            ["--set", "training.max_steps=3"],
+            "training.max_steps: 3 steps are too few for 1 round and the first; set more steps\n",
+        ),
+        (["--corrections", "-1"], "--corrections -1: expected a number from 0"),
         (["--data_dir", "phtos"], "phtos"),
         (
             ["--set", "data.n_images=8", "data.imsize=16"],
