@@ -104,9 +104,10 @@ def main() -> int:
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     numbers = {name: getattr(args, name) for name in ("rounds", "corrections", "starts", "views", "keep")}
-    deciding = {"config": deciding_keys(asked if has_encoder else config), "estimator": deciding_keys(pose)}
+    deciding = {"config": deciding_keys(asked if has_encoder else config.without_encoder()), "estimator": deciding_keys(pose)}
     settings = numbers | {"steps": steps, "photographs": identity(dataset)} | deciding
-    claim_folder(args.out, settings, functools.partial(completed, older={dataset.fingerprint: settings["photographs"]}))
+    older = {dataset.fingerprint: settings["photographs"]}
+    claim_folder(args.out, settings, functools.partial(completed, older=older, has_encoder=has_encoder))
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
@@ -398,15 +399,22 @@ def identity(photographs: Views) -> str:
     return hashlib.sha256(json.dumps([rows, photographs.class_index.tolist()]).encode()).hexdigest()
 
 
-def completed(settings: dict, where: str, older: dict[str, str]) -> dict:
+def completed(settings: dict, where: str, older: dict[str, str], has_encoder: bool) -> dict:
     """The settings of a folder that an older version began, with the config keys that it lacked, and the photographs' identity
-    for their fingerprint (older). Raises GrafError where its last generator had no encoder that the config has."""
+    for their fingerprint (older). Its generators had no encoder, whatever its config says.
+
+    Raises GrafError where has_encoder: the set cannot go on as asked."""
     schemas = {"config": Config, "estimator": PoseConfig}
     settings = settings | {"photographs": older.get(settings["photographs"], settings["photographs"])}
     configs = {name: completed_config(settings[name], where, schemas[name]) for name in schemas}
-    if "corrections" not in settings and rounds.last_has_encoder(configs["config"]):
-        raise GrafError(f"{where}: an older version began this set, without the encoder of its config; choose another --out")
-    return {"corrections": 0} | settings | {name: config_to_dict(config) for name, config in configs.items()}
+    if "corrections" not in settings:
+        if has_encoder:
+            raise GrafError(
+                f"{where}: an older version began this set, whose last generator has no encoder; it goes on with --set "
+                "encoder.first_steps=0 encoder.weight=0, or choose another --out"
+            )
+        settings["corrections"], configs["config"] = 0, configs["config"].without_encoder()
+    return settings | {name: config_to_dict(config) for name, config in configs.items()}
 
 
 def config_file(run_dir: Path) -> Path:

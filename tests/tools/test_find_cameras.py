@@ -193,14 +193,16 @@ def test_corrections_go_on_bit_for_bit(find, tmp_path):
     assert confidence == pytest.approx(sum(told["confidence"]) / 16)
 
 
-def test_a_set_with_an_encoder_that_an_older_version_began_is_refused(find, tmp_path):
-    find("old", *ENCODER, ends_after=0, status=130)
+def test_a_set_that_an_older_version_began_goes_on_without_the_encoder_of_its_config(find, tmp_path):
+    find("old", ends_after=0, status=130)
     file = tmp_path / "old" / "settings.json"
     settings = json.loads(file.read_text())
     del settings["corrections"]
+    settings["config"]["encoder"] |= {"first_steps": 4, "weight": 1.0}
     file.write_text(json.dumps(settings))
     said = find("old", *ENCODER, status=2)
-    assert "settings.json: an older version began this set, without the encoder of its config; choose another --out" in said
+    assert "settings.json: an older version began this set, whose last generator has no encoder; it goes on with --set" in said
+    assert "continuing the set in it" in find("old", ends_after=0, status=130)
 
 
 def test_a_start_that_is_not_possible_is_told(find, monkeypatch):
