@@ -1,12 +1,14 @@
 """Found cameras beside the opposite ones, by how well a generator with an encoder reconstructs the photographs from either.
 
-Legend: B photographs at a time, C channels of an image, W its side, E = 2 ends: the azimuth as found and the opposite one,
-T turns from there.
+Legend: N photographs, B of them at a time, C channels of an image, W its side, K azimuths that an image is reconstructed from.
 """
+
+import dataclasses
 
 from graf.camera import poses_at
 from graf.data import Views, as_floats
 from graf.finding.rounds import FoundCameras, class_indices
+from graf.inversion.loss import pooling
 from graf.models.generator import Generator
 from graf.runtime.console import progress
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 AT_ONCE = 8  # photographs
-SIDE = 32  # pixels that are compared, along a side of an image, or a few more
+SIDE = 32  # pixels that are compared, along a side of an image, more or less
 ENDS_DEG = torch.tensor([0.0, 180.0])
 STEP_DEG = 5.0
 TURNS_DEG = STEP_DEG * torch.arange(-2, 3)
@@ -28,38 +30,45 @@ def by_reconstruction(generator: Generator, photographs: Views, found: FoundCame
 
     The confidence is the probability that one of both ends is right, times that of the better one by the errors of both.
     """
-    classes, errors = class_indices(photographs), []
+    field, classes, parts = _field_of(generator), class_indices(photographs), []
     for rows in progress(torch.arange(len(photographs)).split(AT_ONCE), desc="reconstructions", unit="batch"):
         images = torch.stack([as_floats(photographs.read(row)) for row in rows.tolist()])
-        errors.append(_errors(generator, images, found.azimuth_deg[rows], found.v[rows], classes[rows]))
-    least, turns_deg = _best_turns(torch.cat(errors))
-    better = least.argmin(dim=1)
-    excess = (least[:, 1] - least[:, 0]).abs() / least.amin(dim=1).mean().clamp_min(1e-12)
-    turned = found.azimuth_deg + ENDS_DEG[better] + turns_deg[torch.arange(len(better)), better]
-    return found._replace(azimuth_deg=turned % 360, confidence=found.either_end * (SURENESS * excess).sigmoid())
+        ends = found.azimuth_deg[rows, None] + ENDS_DEG
+        errors = _errors(field, images, ends, found.v[rows], classes[rows])
+        better = ends.gather(1, errors.argmin(dim=1, keepdim=True))
+        turn_deg = _best_turn(_errors(field, images, better + TURNS_DEG, found.v[rows], classes[rows]))
+        parts.append((better[:, 0] + turn_deg, errors))
+    azimuth_deg, errors = map(torch.cat, zip(*parts, strict=True))
+    excess = (errors[:, 1] - errors[:, 0]).abs() / errors.amin(dim=1).mean().clamp_min(1e-12)
+    return found._replace(azimuth_deg=azimuth_deg % 360, confidence=found.either_end * (SURENESS * excess).sigmoid())
 
 
-def _errors(generator: Generator, images: Tensor, azimuth_deg: Tensor, v: Tensor, classes: Tensor) -> Tensor:
-    """Errors (B, E, T) of the reconstructions of images (B, C, W, W) in [-1, 1] from about azimuth_deg (B,), at heights v (B,):
-    the mean squares of their colours, plus those of opacity where the images have it, as the encoder learned."""
-    data, device = generator.config.data, generator.background.device
-    width, n = data.imsize, ENDS_DEG.numel() * TURNS_DEG.numel()
-    stride = max(k for k in range(1, width + 1) if width % k == 0 and width // k >= min(SIDE, width))
-    azimuths = azimuth_deg[:, None, None] + ENDS_DEG[:, None] + TURNS_DEG
-    poses = poses_at(azimuths.flatten(), v.repeat_interleave(n), sum(data.radius) / 2).to(device)
+def _field_of(generator: Generator) -> Generator:
+    """The generator, which shares its weights, of the field's own renderings, with training's samples: more tell no more."""
+    field = generator.unrefined()
+    field.config = dataclasses.replace(field.config, nerf=dataclasses.replace(field.config.nerf, render_samples_per_ray=0))
+    return field
+
+
+def _errors(field: Generator, images: Tensor, azimuth_deg: Tensor, v: Tensor, classes: Tensor) -> Tensor:
+    """Errors (B, K) of the reconstructions of images (B, C, W, W) in [-1, 1] from azimuth_deg (B, K), at heights v (B,): the
+    mean squares of their colours, plus those of opacity where the images have it, as the encoder learned."""
+    data, device, n = field.config.data, field.background.device, azimuth_deg.shape[1]
+    stride = pooling(data.imsize, SIDE, 1)
+    poses = poses_at(azimuth_deg.flatten(), v.repeat_interleave(n), sum(data.radius) / 2).to(device)
     seen = images[:, : data.channels].repeat_interleave(n, dim=0).to(device)
-    latents, _ = generator.encoder.sample(*generator.encoder(seen, poses), torch.zeros(1, generator.latent_dim, device=device))
-    made = generator.unrefined().render(latents, poses, width // stride, classes.repeat_interleave(n))
+    latents, _ = field.encoder.sample(*field.encoder(seen, poses), torch.zeros(1, field.latent_dim, device=device))
+    made = field.render(latents, poses, data.imsize // stride, classes.repeat_interleave(n))
     shown = torch.cat([made.images, 2 * made.opacity - 1], dim=1)[:, : data.channels]
     squares = (shown - seen[..., ::stride, ::stride]).square().mean(dim=(2, 3))
-    return (squares[:, :3].mean(1) + squares[:, 3:].sum(1)).view(azimuths.shape).cpu()
+    return (squares[:, :3].mean(1) + squares[:, 3:].sum(1)).view(azimuth_deg.shape).cpu()
 
 
-def _best_turns(errors: Tensor) -> tuple[Tensor, Tensor]:
-    """The least of the errors (B, E, T) at each end (B, E), and the turns (B, E) in degrees: where a parabola through it and
-    both neighbours is lowest, or at the edge itself."""
-    least, best = errors.min(dim=2)
+def _best_turn(errors: Tensor) -> Tensor:
+    """The turns (B,) in degrees at which errors (B, K), those of TURNS_DEG, are least: where a parabola through the least one
+    and both neighbours is lowest, or at the edge itself."""
+    best = errors.argmin(dim=1, keepdim=True)
     middle = best.clamp(1, len(TURNS_DEG) - 2)
-    before, at, after = (errors.gather(2, (middle + side)[..., None])[..., 0] for side in (-1, 0, 1))
+    before, at, after = (errors.gather(1, middle + side) for side in (-1, 0, 1))
     off = (before - after) / (2 * (before + after - 2 * at)).clamp_min(1e-12)
-    return least, TURNS_DEG[best] + STEP_DEG * torch.where(best == middle, off, 0)
+    return (TURNS_DEG[best] + STEP_DEG * torch.where(best == middle, off, 0))[:, 0]

@@ -1,5 +1,6 @@
 """Cameras compared with the opposite ones by reconstructions."""
 
+import copy
 import math
 
 from graf.camera import azimuth_and_v, poses_at
@@ -59,12 +60,13 @@ class Compass:
         self.classes: list[int] = []
 
     def unrefined(self) -> "Compass":
-        return self
+        return copy.copy(self)
 
     def render(self, latents: torch.Tensor, pose_c2w: torch.Tensor, width: int, classes: torch.Tensor) -> Rendering:
         azimuth_deg, v = azimuth_and_v(pose_c2w)
         assert torch.equal(pose_c2w, self.encoder.poses) and torch.allclose(v, torch.tensor(V))
         self.classes += classes.tolist()
+        assert self.config.nerf.rendered_samples_per_ray == self.config.nerf.samples_per_ray
         nothing = torch.zeros(len(latents), 1, width, width)
         return Rendering(colours_of(azimuth_deg, width), nothing, nothing, opacity=nothing + 1)
 
@@ -104,7 +106,7 @@ def test_the_confidence_is_of_either_end_and_of_the_better_one(opacity):
     if opacity is not None:
         images = torch.cat([images, torch.full((2, 1, 8, 8), opacity)], dim=1)
     wrong = 4.0 if opacity == -1 else 0.0  # the compass is opaque: 1
-    own, opposite = (torch.tensor([error_of(off, *kind) + wrong for kind in kinds]) for off in (0, 170))
+    own, opposite = (torch.tensor([error_of(off, *kind) + wrong for kind in kinds]) for off in (0, 180))
     odds = 6.5 * (opposite - own) / own.mean()
     told = by_reconstruction(
         Compass("ignore" if opacity is None else "rgba"), Shots(images), found_at(azimuths, 0.9)
@@ -124,7 +126,7 @@ def test_nothing_is_sure_where_nothing_tells_the_ends_apart():
 def test_classes_are_numbered_as_a_rounds_folders_are():
     compass = Compass()
     by_reconstruction(compass, Shots(colours_of(TRUE)), found_at(TRUE))
-    assert compass.classes == [index for photograph in range(6) for index in 10 * [photograph % 2]]
+    assert compass.classes == [index for n in (2, 5) for photograph in range(6) for index in n * [photograph % 2]]
 
 
 def test_pixels_are_compared_where_they_are(smoke, monkeypatch):
@@ -136,6 +138,8 @@ def test_pixels_are_compared_where_they_are(smoke, monkeypatch):
     azimuth_deg, v = TRUE[:2], torch.full((2,), V)
     views = generator.render(latents.expand(2, -1), poses_at(azimuth_deg, v, config.data.radius[0]))
     images = torch.cat([views.images, 2 * views.opacity - 1], dim=1)
-    errors = reconstruction._errors(generator, images, azimuth_deg, v, torch.zeros(2, dtype=torch.long))
-    assert errors.shape == (2, 2, 5)
-    assert errors[:, 0, 2].max() < 1e-9 < errors[:, 0, 1].min()
+    field = reconstruction._field_of(generator)
+    errors = reconstruction._errors(
+        field, images, azimuth_deg[:, None] + torch.tensor([0.0, 5.0]), v, torch.zeros(2, dtype=int)
+    )
+    assert errors[:, 0].max() < 1e-9 < errors[:, 1].min()
