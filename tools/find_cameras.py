@@ -278,10 +278,10 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     found, record = read_cameras(this, args, photographs, config, device)
     is_last = this.number == args.rounds
     if is_last and args.corrections and rounds.goes_all_around(config):
-        status, found = corrected(this, args, config, photographs, found)
+        status, found, turned = corrected(this, args, config, photographs, found)
         if status:
             return status
-        record["confidence"] = float(found.confidence.mean())
+        record |= {"confidence": float(found.confidence.mean()), "turned": turned}
     folders = rounds.write_photographs(this, photographs, found, args.keep, config.data)
     ends_encoding = is_last and rounds.last_has_encoder(config)
     begins_anew = this.number == 1 or ends_encoding
@@ -304,9 +304,10 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
 
 def corrected(
     this: Round, args: argparse.Namespace, config: Config, photographs: Views, found: FoundCameras
-) -> tuple[int, FoundCameras]:
-    """The photographs' cameras after all corrections, each by the reconstructions of a generator that learns from the cameras
-    before; and an exit status as `take_round`, with which they are not all made."""
+) -> tuple[int, FoundCameras, list[float]]:
+    """An exit status as `take_round`, with which not all corrections are made; the photographs' cameras after them, each by the
+    reconstructions of a generator that learns from the cameras before; and the shares of photographs that they turned."""
+    turned = []
     for number in range(1, args.corrections + 1):
         correction = dataclasses.replace(this, correction=number)
         if not correction.cameras.exists():
@@ -315,16 +316,16 @@ def corrected(
             box = rounds.box_of(correction.generator, photographs, found, config.data)
             reconstructing = rounds.correction_config(config, correction, folders, box)
             if status := train("train.py", correction.generator, reconstructing, device=args.device):
-                return status, found
+                return status, found, turned
             generator = load_generator(correction.generator, device=choose_device(args.device))
             rounds.keep_cameras(correction.cameras, photographs, by_reconstruction(generator, photographs, found))
         before, found = found, rounds.kept_cameras(correction.cameras, photographs)
-        turned = circular_distance(before.azimuth_deg, found.azimuth_deg) > 90
+        turned.append(float((circular_distance(before.azimuth_deg, found.azimuth_deg) > 90).double().mean()))
         log.info(
             "%s: %.1f %% of the photographs look more like the opposite end, and were turned; mean confidence %.2f",
-            *(correction.name, 100 * turned.float().mean(), found.confidence.mean()),
+            *(correction.name, 100 * turned[-1], found.confidence.mean()),
         )
-    return 0, found
+    return 0, found, turned
 
 
 def write_record(this: Round, record: dict) -> None:

@@ -15,7 +15,7 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
         curve = [{"confidence": 0.4, "right": right, "n": 8}]
         views = {"median_deg": 4.26, "within_15_deg": right, "confused": 0.125, "height": 0.01, "calibration": curve}
         this.folder.mkdir()
-        doubt = {"doubt": "reads nothing"} if number == 1 else {}  # an older version wrote none
+        doubt = {"doubt": "reads nothing"} if number == 1 else {"turned": [0.0831, 0.02]}  # an older version wrote neither
         this.record.write_text(json.dumps({"round": number, "held_out_views": views, "confidence": 0.75} | doubt))
         write_image(this.sheet, torch.zeros(3, 8, 8, dtype=torch.uint8))
     page = write_cameras_page(tmp_path, 2)
@@ -29,4 +29,6 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
     assert text.count('src="data:image/png;base64,') == 4  # the curve, and three sheets
     assert text.index("<h2>Round 2") < text.index("<h2>Round 1") < text.index("<h2>Round 0")
     assert "<strong>Round 1:</strong> the estimator reads nothing" in text and "<strong>Round 2:</strong>" not in text
+    assert "In round 2 reconstructions then corrected the cameras" in text and "8.3 %, then 2.0 % of them around" in text
+    assert text.count("reconstructions") == 1
     assert "http" not in text.replace("http-equiv", "")

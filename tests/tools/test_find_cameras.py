@@ -185,12 +185,11 @@ def test_corrections_go_on_bit_for_bit(find, tmp_path):
     frames = json.loads((whole / "photographs" / "000_toy_cars" / "transforms.json").read_text())["frames"]
     kept = {frame["confidence"] for frame in frames}
     assert kept <= {round(confidence, 3) for confidence in told["confidence"]} and len(frames) == 14  # 0.9 of them
-    last, confidence = (
-        load_config(whole / "generator" / "config.yaml"),
-        json.loads((whole / "round.json").read_text())["confidence"],
-    )
+    last, record = load_config(whole / "generator" / "config.yaml"), json.loads((whole / "round.json").read_text())
     assert (last.training.max_steps, last.encoder.first_steps) == (12, 4)
-    assert confidence == pytest.approx(sum(told["confidence"]) / 16)
+    assert record["confidence"] == pytest.approx(sum(told["confidence"]) / 16)
+    before, after = (torch.tensor(json.loads(each.cameras.read_text())["azimuth_deg"]) for each in corrections)
+    assert record["turned"][1:] == [((before - after + 180) % 360 - 180).abs().gt(90).double().mean()]
 
 
 def test_a_set_that_an_older_version_began_goes_on_without_the_encoder_of_its_config(find, tmp_path):
