@@ -1,6 +1,7 @@
 """Found cameras beside the opposite ones, by how well a generator with an encoder reconstructs the photographs from either.
 
-Legend: N photographs, B of them at a time, C channels of an image, W its side, K azimuths that an image is reconstructed from.
+Legend: N photographs, B of them at a time, C channels of an image, W its side, E = 2 ends: the azimuth as found and the
+opposite one, T turns from there.
 """
 
 import dataclasses
@@ -18,14 +19,14 @@ from torch import Tensor
 AT_ONCE = 8  # photographs
 SIDE = 32  # pixels that are compared, along a side of an image, more or less
 ENDS_DEG = torch.tensor([0.0, 180.0])
-STEP_DEG = 5.0
-TURNS_DEG = STEP_DEG * torch.arange(-2, 3)
+TURN_DEG = 5.0
+TURNS_DEG = TURN_DEG * torch.tensor([-1.0, 0.0, 1.0])
 SURENESS = 13 / 2  # log odds of the better end, by what the other's error has in excess, in mean errors of all photographs
 
 
 @torch.no_grad()
 def by_reconstruction(generator: Generator, photographs: Views, found: FoundCameras) -> FoundCameras:
-    """The cameras of N photographs, each at the end from which it is reconstructed better, turned by up to 10 degrees to where
+    """The cameras of N photographs, each at the end from which it is reconstructed better, turned by up to 5 degrees to where
     it is reconstructed best. generator: one with an encoder, trained on photographs most of which have the right camera.
 
     The confidence is the probability that one of both ends is right, times that of the better one by the errors of both.
@@ -33,14 +34,14 @@ def by_reconstruction(generator: Generator, photographs: Views, found: FoundCame
     field, classes, parts = _field_of(generator), class_indices(photographs), []
     for rows in progress(torch.arange(len(photographs)).split(AT_ONCE), desc="reconstructions", unit="batch"):
         images = torch.stack([as_floats(photographs.read(row)) for row in rows.tolist()])
-        ends = found.azimuth_deg[rows, None] + ENDS_DEG
-        errors = _errors(field, images, ends, found.v[rows], classes[rows])
-        better = ends.gather(1, errors.argmin(dim=1, keepdim=True))
-        turn_deg = _best_turn(_errors(field, images, better + TURNS_DEG, found.v[rows], classes[rows]))
-        parts.append((better[:, 0] + turn_deg, errors))
-    azimuth_deg, errors = map(torch.cat, zip(*parts, strict=True))
-    excess = (errors[:, 1] - errors[:, 0]).abs() / errors.amin(dim=1).mean().clamp_min(1e-12)
-    return found._replace(azimuth_deg=azimuth_deg % 360, confidence=found.either_end * (SURENESS * excess).sigmoid())
+        parts.append(_errors(field, images, found.azimuth_deg[rows], found.v[rows], classes[rows]))
+    errors = torch.cat(parts)
+    at_ends = errors.amin(dim=2)
+    better = at_ends.argmin(dim=1)
+    turns_deg = _best_turns(errors[torch.arange(len(errors)), better])
+    excess = (at_ends[:, 1] - at_ends[:, 0]).abs() / at_ends.amin(dim=1).mean().clamp_min(1e-12)
+    azimuth_deg = (found.azimuth_deg + ENDS_DEG[better] + turns_deg) % 360
+    return found._replace(azimuth_deg=azimuth_deg, confidence=found.either_end * (SURENESS * excess).sigmoid())
 
 
 def _field_of(generator: Generator) -> Generator:
@@ -51,24 +52,22 @@ def _field_of(generator: Generator) -> Generator:
 
 
 def _errors(field: Generator, images: Tensor, azimuth_deg: Tensor, v: Tensor, classes: Tensor) -> Tensor:
-    """Errors (B, K) of the reconstructions of images (B, C, W, W) in [-1, 1] from azimuth_deg (B, K), at heights v (B,): the
-    mean squares of their colours, plus those of opacity where the images have it, as the encoder learned."""
-    data, device, n = field.config.data, field.background.device, azimuth_deg.shape[1]
-    stride = pooling(data.imsize, SIDE, 1)
-    poses = poses_at(azimuth_deg.flatten(), v.repeat_interleave(n), sum(data.radius) / 2).to(device)
+    """Errors (B, E, T) of the reconstructions of images (B, C, W, W) in [-1, 1] from about azimuth_deg (B,), at heights v (B,):
+    the mean squares of their colours, plus those of opacity where the images have it, as the encoder learned."""
+    data, device, n = field.config.data, field.background.device, len(ENDS_DEG) * len(TURNS_DEG)
+    stride, azimuths = pooling(data.imsize, SIDE, 1), azimuth_deg[:, None, None] + ENDS_DEG[:, None] + TURNS_DEG
+    poses = poses_at(azimuths.flatten(), v.repeat_interleave(n), sum(data.radius) / 2).to(device)
     seen = images[:, : data.channels].repeat_interleave(n, dim=0).to(device)
     latents, _ = field.encoder.sample(*field.encoder(seen, poses), torch.zeros(1, field.latent_dim, device=device))
     made = field.render(latents, poses, data.imsize // stride, classes.repeat_interleave(n))
     shown = torch.cat([made.images, 2 * made.opacity - 1], dim=1)[:, : data.channels]
     squares = (shown - seen[..., ::stride, ::stride]).square().mean(dim=(2, 3))
-    return (squares[:, :3].mean(1) + squares[:, 3:].sum(1)).view(azimuth_deg.shape).cpu()
+    return (squares[:, :3].mean(1) + squares[:, 3:].sum(1)).view(azimuths.shape).cpu()
 
 
-def _best_turn(errors: Tensor) -> Tensor:
-    """The turns (B,) in degrees at which errors (B, K), those of TURNS_DEG, are least: where a parabola through the least one
-    and both neighbours is lowest, or at the edge itself."""
-    best = errors.argmin(dim=1, keepdim=True)
-    middle = best.clamp(1, len(TURNS_DEG) - 2)
-    before, at, after = (errors.gather(1, middle + side) for side in (-1, 0, 1))
-    off = (before - after) / (2 * (before + after - 2 * at)).clamp_min(1e-12)
-    return (TURNS_DEG[best] + STEP_DEG * torch.where(best == middle, off, 0))[:, 0]
+def _best_turns(errors: Tensor) -> Tensor:
+    """The turns (B,) in degrees, at most TURN_DEG, at which a parabola through errors (B, T) is lowest."""
+    before, at, after = errors.unbind(1)
+    curvature = before + after - 2 * at
+    lowest = (before - after) / (2 * curvature.clamp_min(1e-12))
+    return TURN_DEG * lowest.clamp(-1, 1)
