@@ -423,7 +423,7 @@ def kept_cameras(file: Path, dataset: Views) -> FoundCameras:
         return FoundCameras(*(torch.tensor(kept[name])[rows] for name in FoundCameras._fields))
     except (KeyError, IndexError, TypeError) as error:
         raise GrafError(
-            f"{file}: is damaged, or of other photographs ({error}); delete it, and the same command makes it anew"
+            f"{file}: is damaged, or of other photographs ({error}); delete it, and find_cameras.py makes it anew"
         ) from None
 
 

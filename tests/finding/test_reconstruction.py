@@ -77,17 +77,17 @@ def found_at(azimuth_deg: torch.Tensor, either_end: float = 1.0) -> FoundCameras
 
 
 def test_cameras_go_to_the_better_end_and_there_to_the_best_azimuth():
-    off = torch.tensor([0.0, 180.0, 7.0, -187.0, 173.0, -6.0])
+    off = torch.tensor([0.0, 180.0, 4.0, -184.0, 177.0, -3.0])
     moved = by_reconstruction(Compass(), Shots(colours_of(TRUE)), found_at(TRUE + off))
     assert circular_distance(moved.azimuth_deg, TRUE).max() < 0.2
     assert ((moved.azimuth_deg >= 0) & (moved.azimuth_deg < 360)).all()
     assert torch.equal(moved.v, torch.full((6,), V))
 
 
-def test_no_camera_is_turned_by_more_than_ten_degrees_about_an_end():
+def test_no_camera_is_turned_by_more_than_five_degrees_about_an_end():
     off = torch.tensor([25.0, -25.0, 205.0, 12.0, -12.0, 155.0])
     moved = by_reconstruction(Compass(), Shots(colours_of(TRUE)), found_at(TRUE + off))
-    left = torch.tensor([15.0, 15.0, 15.0, 2.0, 2.0, 15.0])
+    left = torch.tensor([20.0, 20.0, 20.0, 7.0, 7.0, 20.0])
     torch.testing.assert_close(circular_distance(moved.azimuth_deg, TRUE), left, atol=1e-3, rtol=0)
 
 
@@ -106,7 +106,7 @@ def test_the_confidence_is_of_either_end_and_of_the_better_one(opacity):
     if opacity is not None:
         images = torch.cat([images, torch.full((2, 1, 8, 8), opacity)], dim=1)
     wrong = 4.0 if opacity == -1 else 0.0  # the compass is opaque: 1
-    own, opposite = (torch.tensor([error_of(off, *kind) + wrong for kind in kinds]) for off in (0, 180))
+    own, opposite = (torch.tensor([error_of(off, *kind) + wrong for kind in kinds]) for off in (0, 175))
     odds = 6.5 * (opposite - own) / own.mean()
     told = by_reconstruction(
         Compass("ignore" if opacity is None else "rgba"), Shots(images), found_at(azimuths, 0.9)
@@ -126,7 +126,7 @@ def test_nothing_is_sure_where_nothing_tells_the_ends_apart():
 def test_classes_are_numbered_as_a_rounds_folders_are():
     compass = Compass()
     by_reconstruction(compass, Shots(colours_of(TRUE)), found_at(TRUE))
-    assert compass.classes == [index for n in (2, 5) for photograph in range(6) for index in n * [photograph % 2]]
+    assert compass.classes == [index for photograph in range(6) for index in 6 * [photograph % 2]]
 
 
 def test_pixels_are_compared_where_they_are(smoke, monkeypatch):
@@ -139,7 +139,6 @@ def test_pixels_are_compared_where_they_are(smoke, monkeypatch):
     views = generator.render(latents.expand(2, -1), poses_at(azimuth_deg, v, config.data.radius[0]))
     images = torch.cat([views.images, 2 * views.opacity - 1], dim=1)
     field = reconstruction._field_of(generator)
-    errors = reconstruction._errors(
-        field, images, azimuth_deg[:, None] + torch.tensor([0.0, 5.0]), v, torch.zeros(2, dtype=int)
-    )
-    assert errors[:, 0].max() < 1e-9 < errors[:, 1].min()
+    errors = reconstruction._errors(field, images, azimuth_deg, v, torch.zeros(2, dtype=torch.long))
+    assert errors.shape == (2, 2, 3)
+    assert errors[:, 0, 1].max() < 1e-9 < errors[:, 0, 0].min()

@@ -120,7 +120,7 @@ def test_corrected_cameras_are_kept_by_the_photographs_names(tmp_path):
     assert all(torch.equal(kept, whole[[2, 0, 3]]) for kept, whole in zip(rounds.kept_cameras(file, shots), found, strict=True))
     shots.files[1] = "new/a.png"
     with pytest.raises(
-        GrafError, match="json: is damaged, or of other photographs .*; delete it, and the same command makes it"
+        GrafError, match="json: is damaged, or of other photographs .*; delete it, and find_cameras.py makes it"
     ):
         rounds.kept_cameras(file, shots)
     for damaged in ("{", "{}", '{"photographs": ["a"]}', '{"photographs": 3}'):
