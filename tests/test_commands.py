@@ -55,7 +55,7 @@ FILES = (  # that a user has, or that an earlier command of the page makes
     "furniture/usr/share/sweethome3d/furniture/chairs.sh3f",
     "sweethome3d-furniture_1_all.deb",
 )
-CONFIGS = ("mine.yaml", "data/chairs/config.yaml", "photos/config.yaml", "results/cameras/round_2/generator.yaml")
+CONFIGS = ("mine.yaml", "data/chairs/config.yaml", "photos/config.yaml", "results/cameras/round_1/generator.yaml")
 SMALL = {  # so that the README's programs take seconds
     "tools/validate_data.py": ("--config", "smoke"),
     "tools/check_system.py": ("--config", "smoke", "--device", "cpu"),
