@@ -71,8 +71,9 @@ DISCRIMINATOR = "discriminator.architecture=graf"  # whatever a config file says
 
 def main() -> int:
     args = parser().parse_args()
-    asked, config = load_config(args.config, run_overrides(args)), of_rounds(args)
+    config = load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
     has_encoder = rounds.last_has_encoder(config)
+    asked = load_config(args.config, run_overrides(args)) if has_encoder else config.without_encoder()
     args.rounds = args.rounds or (1 if has_encoder else 2)
     if args.corrections < 0:
         raise GrafError(f"--corrections {args.corrections}: expected a number from 0")
@@ -81,8 +82,8 @@ def main() -> int:
     elif args.corrections and not rounds.goes_all_around(config):
         log.info("data.umin, data.umax: cameras do not stand all around, so none is corrected to the opposite end")
     if config.discriminator.architecture == "graf":
-        which = "but in the last generator, " if has_encoder else ""
-        log.info("%s in all rounds, %sfor which this program was measured; --set chooses another", DISCRIMINATOR, which)
+        where = "before the last generator" if has_encoder else "in all rounds"
+        log.info("%s %s, for which this program was measured; --set chooses another", DISCRIMINATOR, where)
     pose = load_config(args.estimator, schema=PoseConfig)
     if not pose.model.azimuth_bins:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24; rounds need to know how sure it is")
@@ -104,8 +105,8 @@ def main() -> int:
     for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     numbers = {name: getattr(args, name) for name in ("rounds", "corrections", "starts", "views", "keep")}
-    deciding = {"config": deciding_keys(asked if has_encoder else config.without_encoder()), "estimator": deciding_keys(pose)}
-    settings = numbers | {"steps": steps, "photographs": identity(dataset)} | deciding
+    settings = numbers | {"steps": steps, "photographs": identity(dataset)}
+    settings |= {"config": deciding_keys(asked), "estimator": deciding_keys(pose)}
     older = {dataset.fingerprint: settings["photographs"]}
     claim_folder(args.out, settings, functools.partial(completed, older=older, has_encoder=has_encoder))
     if config.data.mirror != "none":
@@ -121,17 +122,13 @@ def main() -> int:
     return 0
 
 
-def of_rounds(args: argparse.Namespace) -> Config:
-    """The asked config with the rounds' discriminator, unless --set names one."""
-    return load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
-
-
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument(
         "--config",
         type=Path,
-        help="YAML file of the generator's run; its steps are those of all rounds together, with one start",
+        help="YAML file of the generator's run; its steps are those of the last generator where it has an encoder, else those "
+        "of all rounds together, with one start",
     )
     add_training_flags(p)
     add_data_flag(p)

@@ -21,7 +21,7 @@ SIDE = 32  # pixels that are compared, along a side of an image, more or less
 ENDS_DEG = torch.tensor([0.0, 180.0])
 TURN_DEG = 5.0
 TURNS_DEG = TURN_DEG * torch.tensor([-1.0, 0.0, 1.0])
-SURENESS = 13 / 2  # log odds of the better end, by what the other's error has in excess, in mean errors of all photographs
+SURENESS = 13 / 2  # log odds of the better end by the other's excess of error, in mean errors, as real cars have them
 
 
 @torch.no_grad()

@@ -29,6 +29,6 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
     assert text.count('src="data:image/png;base64,') == 4  # the curve, and three sheets
     assert text.index("<h2>Round 2") < text.index("<h2>Round 1") < text.index("<h2>Round 0")
     assert "<strong>Round 1:</strong> the estimator reads nothing" in text and "<strong>Round 2:</strong>" not in text
-    assert "In round 2 reconstructions then corrected the cameras" in text and "8.3 %, then 2.0 % of them around" in text
+    assert "In round 2 reconstructions then corrected these cameras, and turned\n8.3 %, then 2.0 % of the" in text
     assert text.count("reconstructions") == 1
     assert "http" not in text.replace("http-equiv", "")

@@ -192,6 +192,30 @@ def test_corrections_go_on_bit_for_bit(find, tmp_path):
     assert record["turned"][1:] == [((before - after + 180) % 360 - 180).abs().gt(90).double().mean()]
 
 
+def test_the_last_of_several_rounds_alone_is_corrected_and_begins_anew(find, tmp_path):
+    find("two", *ENCODER, "--corrections", "1", n_rounds=2, max_steps=12)
+    first, last = (load_config(Round(tmp_path / "two", number).generator / "config.yaml") for number in (1, 2))
+    assert (first.encodes_images, last.encodes_images) == (False, True)
+    assert (first.training.max_steps, last.training.max_steps) == (3, 12)
+    metrics = (Round(tmp_path / "two", 2).generator / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(metrics[0])["step"] == 1
+    assert sorted(path.name for path in (tmp_path / "two").glob("round_*/correction_*")) == ["correction_1"]
+    assert Round(tmp_path / "two", 2, correction=1).cameras.exists()
+
+
+def test_without_an_encoder_nothing_is_corrected(find, tmp_path):
+    find("none", "--corrections", "1", ends_after=0, status=130)
+    settings = json.loads((tmp_path / "none" / "settings.json").read_text())
+    assert settings["corrections"] == 0 and settings["config"]["encoder"]["weight"] == 0
+
+
+def test_cameras_of_a_narrow_range_are_not_corrected(find, tmp_path):
+    said = find("narrow", *ENCODER, "data.umax=0.5", ends_after=2, status=130, max_steps=12)
+    assert "cameras do not stand all around, so none is corrected" in said
+    assert Round(tmp_path / "narrow", 1).generator.with_name("generator.yaml").exists()
+    assert not Round(tmp_path / "narrow", 1, correction=1).folder.exists()
+
+
 def test_a_set_that_an_older_version_began_goes_on_without_the_encoder_of_its_config(find, tmp_path):
     find("old", ends_after=0, status=130)
     file = tmp_path / "old" / "settings.json"
