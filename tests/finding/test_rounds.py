@@ -16,6 +16,7 @@ from graf.finding import rounds
 from graf.finding.rounds import FoundCameras, Round
 from graf.finding.sheet import surest, surest_photographs
 from graf.pictures.outputs import as_uint8, write_image
+from graf.pose.mixture import CameraMixture
 from graf.runtime.files import write_text
 
 import pytest
@@ -390,6 +391,19 @@ def test_half_of_the_views_are_seen_as_the_round_before_found_them():
     torch.testing.assert_close(azimuth_deg[as_found], torch.full((int(as_found.sum()),), 90.0))
     in_range = azimuth_deg[~as_found]
     assert float((in_range < 180).float().mean()) == pytest.approx(0.5, abs=0.06)
+
+
+def test_either_end_is_as_sure_as_both_together(monkeypatch):
+    """The first image is seen from 30 degrees, by 0.7, or from 210; the second from 30, by 0.7, or from 120."""
+    centres = torch.tensor([[30.0, 210.0], [30.0, 120.0]])
+    logits = torch.tensor([0.7, 0.3]).log().expand(2, 2)
+    mixture = CameraMixture(logits, centres, torch.full((2, 2), 500.0), torch.full((2,), 0.3))
+    monkeypatch.setattr(rounds, "mixtures", lambda *_: iter([mixture, mixture]))
+    found = rounds.find_cameras(None, Shots(4))
+    torch.testing.assert_close(found.azimuth_deg, torch.full((4,), 30.0), atol=0.1, rtol=0)
+    torch.testing.assert_close(found.confidence, torch.full((4,), 0.7), atol=1e-3, rtol=0)
+    torch.testing.assert_close(found.either_end, torch.tensor([1.0, 0.7, 1.0, 0.7]), atol=1e-3, rtol=0)
+    assert found.either_end.max() <= 1
 
 
 def test_errors_of_held_out_views():
