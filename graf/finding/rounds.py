@@ -421,7 +421,7 @@ def kept_cameras(file: Path, dataset: Views) -> FoundCameras:
         row_of = {name: row for row, name in enumerate(kept["photographs"])}
         rows = [row_of[name] for name in names_of(dataset)]
         return FoundCameras(*(torch.tensor(kept[name])[rows] for name in FoundCameras._fields))
-    except (KeyError, IndexError, TypeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise GrafError(
             f"{file}: is damaged, or of other photographs ({error}); delete it, and find_cameras.py makes it anew"
         ) from None

@@ -55,17 +55,20 @@ class Compass:
     latent_dim = 1
 
     def __init__(self, alpha: str = "ignore"):
-        self.config = load_config(None, ["data.imsize=8", f"data.alpha={alpha}"])
+        self.config = load_config(None, ["data.imsize=8", "data.radius=[2, 4]", f"data.alpha={alpha}"])
         self.background, self.encoder = torch.zeros(3), NoLatents()
         self.classes: list[int] = []
+        self.heights: list[float] = []
 
     def unrefined(self) -> "Compass":
         return copy.copy(self)
 
     def render(self, latents: torch.Tensor, pose_c2w: torch.Tensor, width: int, classes: torch.Tensor) -> Rendering:
         azimuth_deg, v = azimuth_and_v(pose_c2w)
-        assert torch.equal(pose_c2w, self.encoder.poses) and torch.allclose(v, torch.tensor(V))
+        assert torch.equal(pose_c2w, self.encoder.poses)
+        torch.testing.assert_close(pose_c2w[:, :, 3].norm(dim=1), torch.full((len(latents),), 3.0))
         self.classes += classes.tolist()
+        self.heights += v.tolist()
         assert self.config.nerf.rendered_samples_per_ray == self.config.nerf.samples_per_ray
         nothing = torch.zeros(len(latents), 1, width, width)
         return Rendering(colours_of(azimuth_deg, width), nothing, nothing, opacity=nothing + 1)
@@ -121,12 +124,15 @@ def test_nothing_is_sure_where_nothing_tells_the_ends_apart():
     )
     told = by_reconstruction(generator, Shots(torch.zeros(2, 3, 8, 8)), found_at(TRUE[:2], either_end=0.9))
     torch.testing.assert_close(told.confidence, torch.full((2,), 0.45))
+    assert torch.equal(told.azimuth_deg, TRUE[:2])
 
 
-def test_classes_are_numbered_as_a_rounds_folders_are():
-    compass = Compass()
-    by_reconstruction(compass, Shots(colours_of(TRUE)), found_at(TRUE))
+def test_each_photograph_has_its_class_as_a_rounds_folders_number_it_and_its_height(monkeypatch):
+    monkeypatch.setattr(reconstruction, "AT_ONCE", 3)
+    compass, v = Compass(), torch.linspace(0.3, 0.5, 6)
+    by_reconstruction(compass, Shots(colours_of(TRUE)), found_at(TRUE)._replace(v=v))
     assert compass.classes == [index for photograph in range(6) for index in 6 * [photograph % 2]]
+    torch.testing.assert_close(torch.tensor(compass.heights), v.repeat_interleave(6))
 
 
 def test_pixels_are_compared_where_they_are(smoke, monkeypatch):

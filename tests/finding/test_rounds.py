@@ -91,9 +91,9 @@ def test_the_last_generator_has_the_encoder_that_it_can_train(settings, expected
 
 
 def test_a_correction_only_reconstructs(tmp_path):
-    settings = ("training.max_steps=4800", "training.lr_anneal_every=[700]", "training.fid_every=100", "data.mirror=none")
+    settings = ["training.max_steps=4800", "training.lr_anneal_every=[700]", "training.fid_every=100", *ENCODER]
     this, box = Round(tmp_path, 2, correction=1), (-1.0,) * 3 + (1.0,) * 3
-    config = rounds.correction_config(load_config(None, [*settings, *ENCODER]), this, [tmp_path], box)
+    config = rounds.correction_config(load_config(None, [*settings, "ccsr.unrefined_steps=500"]), this, [tmp_path], box)
     assert (config.training.max_steps, config.encoder.first_steps, config.encoder.weight) == (800, 800, 0)
     assert (config.milestones, config.low_res_steps, config.unrefined_steps, config.pace_changes) == ((), 0, 0, ())
     assert (config.training.fid_every, config.training.save_best) == (0, "none")
@@ -124,7 +124,12 @@ def test_corrected_cameras_are_kept_by_the_photographs_names(tmp_path):
         GrafError, match="json: is damaged, or of other photographs .*; delete it, and find_cameras.py makes it"
     ):
         rounds.kept_cameras(file, shots)
-    for damaged in ("{", "{}", '{"photographs": ["a"]}', '{"photographs": 3}'):
+    shots.files = ["a.png"]
+    whole = {"photographs": ["a.png"]} | dict.fromkeys(FoundCameras._fields, [0.5])
+    file.write_text(json.dumps(whole))
+    assert rounds.kept_cameras(file, shots) == (0.5,) * 4
+    bad = [{}, {"photographs": ["a.png"]}, {"photographs": 3}, *(whole | {"v": v} for v in ([], None, ["high"], [[1], [1, 2]]))]
+    for damaged in ("{", *map(json.dumps, bad)):
         file.write_text(damaged)
         with pytest.raises(GrafError, match="is damaged"):
             rounds.kept_cameras(file, shots)
