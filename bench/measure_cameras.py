@@ -35,7 +35,7 @@ from graf.models.generator import Generator
 from graf.pose.loading import load_estimator
 from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
 
 import torch
@@ -86,12 +86,15 @@ def main() -> None:
         read = {this.name: find_cameras(load_estimator(this.estimator), photographs)}
         corrections = (dataclasses.replace(this, correction=of_round) for of_round in itertools.count(1))
         for correction in itertools.takewhile(lambda correction: correction.cameras.exists(), corrections):
-            read[correction.name] = kept_cameras(correction.cameras, photographs)
+            try:
+                read[correction.name] = kept_cameras(correction.cameras, photographs)
+            except GrafError as error:
+                log.warning("%s; they have no row", error)
         for name, found in read.items():
             rows[name] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
             rows[name]["height"] = float((found.v - v).abs().median())
     if args.runs:
-        last = {f"round {n_rounds}": Round(args.out, n_rounds).generator} if n_rounds else {"encoder": args.out}
+        last = {next(reversed(rows)): Round(args.out, n_rounds).generator if n_rounds else args.out}
         for name, run_dir in (last | {str(run_dir): run_dir for run_dir in args.runs}).items():
             rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config, photographs)}
     print_table(rows)

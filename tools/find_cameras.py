@@ -30,7 +30,7 @@ from graf.config import (
     config_to_dict,
     load_config,
 )
-from graf.config.advice import unread_keys
+from graf.config.advice import advice_on_steps, unread_keys
 from graf.config.reading import as_yaml
 from graf.data import Views, build_dataset
 from graf.data.advice.warnings import UNSURE, too_few_steps
@@ -73,14 +73,16 @@ def main() -> int:
     args = parser().parse_args()
     config = load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
     has_encoder = rounds.last_has_encoder(config)
-    asked = load_config(args.config, run_overrides(args)) if has_encoder else config.without_encoder()
+    asked = asked_config(args) if has_encoder else config.without_encoder()
     args.rounds = args.rounds or (1 if has_encoder else 2)
+    if args.corrections is None:
+        args.corrections = 2 if has_encoder else 0
     if args.corrections < 0:
         raise GrafError(f"--corrections {args.corrections}: expected a number from 0")
-    if not has_encoder:
-        args.corrections = 0
-    elif args.corrections and not rounds.goes_all_around(config):
-        log.info("data.umin, data.umax: cameras do not stand all around, so none is corrected to the opposite end")
+    if args.corrections and not has_encoder:
+        raise GrafError(
+            f"--corrections {args.corrections}: needs a config with an encoder, whose reconstructions correct; leave it out"
+        )
     if config.discriminator.architecture == "graf":
         where = "before the last generator" if has_encoder else "in all rounds"
         log.info("%s %s, for which this program was measured; --set chooses another", DISCRIMINATOR, where)
@@ -89,12 +91,12 @@ def main() -> int:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24; rounds need to know how sure it is")
     if not 0 < args.keep <= 1:
         raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
-    steps = rounds.steps_of(config, args.rounds)
+    steps = rounds.steps_of(config, args.rounds, args.corrections)
     if min(steps) < 1:
-        several = args.rounds > 1
+        parts = f"{args.rounds} round{'s' * (args.rounds > 1)} and the first{', with corrections' * (args.corrections > 0)}"
         raise GrafError(
-            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} round{'s' * several} and the "
-            f"first; set more steps{', or fewer --rounds' * several}"
+            f"training.max_steps: {config.training.max_steps} steps are too few for {parts}; set more steps"
+            f"{', or fewer --rounds' * (args.rounds > 1)}"
         )
     require_outside(args.out, config.data)
     choose_device(args.device)
@@ -102,11 +104,12 @@ def main() -> int:
     dataset = build_dataset(unposed)
     photographs = rounds.in_one_class(dataset, config)
     check_numbers(photographs, args, config, pose)
-    for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
+    advice = advice_on_steps(asked) if has_encoder else []
+    for message in advice + too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
         log.warning("%s", message)
     numbers = {name: getattr(args, name) for name in ("rounds", "corrections", "starts", "views", "keep")}
     settings = numbers | {"steps": steps, "photographs": identity(dataset)}
-    settings |= {"config": deciding_keys(asked), "estimator": deciding_keys(pose)}
+    settings |= {"config": deciding_keys(asked, config), "estimator": deciding_keys(pose)}
     older = {dataset.fingerprint: settings["photographs"]}
     claim_folder(args.out, settings, functools.partial(completed, older=older, has_encoder=has_encoder))
     if config.data.mirror != "none":
@@ -139,8 +142,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--corrections",
         type=whole_number,
-        default=2,
-        help="of the last round's cameras by reconstructions, where the config has an encoder (default 2)",
+        help="of the last round's cameras by reconstructions (default 2 where the config has an encoder, which they need)",
     )
     p.add_argument(
         "--starts",
@@ -205,8 +207,8 @@ def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, 
 
 
 def take_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
-    """Take a round, or what is left of it. `config`: the asked one, with the data section of round 0. Returns the exit status
-    of a run that did not end, else 0."""
+    """Take a round, or what is left of it. `config`: that of all generators but one with an encoder, with the data section of
+    round 0. Returns the exit status of a run that did not end, else 0."""
     if this.record.exists():
         log.info("round %d of %d is done: %s", this.number, args.rounds, this.folder)
         return 0
@@ -265,8 +267,8 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
 
 
 def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
-    """Views, an estimator that learns from them, the photographs' cameras, and a generator that learns from those. Returns an
-    exit status as `take_round`."""
+    """Views, an estimator that learns from them, the photographs' cameras, in the last round corrected, and a generator that
+    learns from those. Returns an exit status as `take_round`."""
     device, config = choose_device(args.device), rounds.in_range_of_start(config, Round(args.out, 0))
     make_views(this.views, this.before.generator, args.views, device)
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
@@ -274,7 +276,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
         return status
     found, record = read_cameras(this, args, photographs, config, device)
     is_last = this.number == args.rounds
-    if is_last and args.corrections and rounds.goes_all_around(config):
+    if is_last and args.corrections:
         status, found, turned = corrected(this, args, config, photographs, found)
         if status:
             return status
@@ -284,8 +286,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     begins_anew = this.number == 1 or ends_encoding
     box = rounds.box_of((this if begins_anew else this.before).generator, photographs, found, config.data)
     if ends_encoding:
-        asked = load_config(args.config, run_overrides(args))
-        posed = rounds.last_config(dataclasses.replace(asked, data=config.data), this, folders, box)
+        posed = rounds.last_config(dataclasses.replace(asked_config(args), data=config.data), this, folders, box)
     else:
         posed = rounds.posed(config, this, args.rounds, folders, box)
     goes_on = not begins_anew and not newest_checkpoint(this.generator)
@@ -293,7 +294,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     if status := train("train.py", this.generator, posed, *start, device=args.device):
         return status
     write_sheet(this.sheet, load_generator(this.generator, device=device), this.name, (photographs, found))
-    if this.number == args.rounds and config.data.type == "images":
+    if is_last and config.data.type == "images":
         rounds.write_cameras(args.out / rounds.CAMERAS, photographs, found, config.data)
     write_record(this, record)
     return 0
@@ -305,6 +306,12 @@ def corrected(
     """An exit status as `take_round`, with which not all corrections are made; the photographs' cameras after them, each by the
     reconstructions of a generator that learns from the cameras before; and the shares of photographs that they turned."""
     turned = []
+    if not rounds.goes_all_around(config):
+        low, high = (360 * u for u in config.data.u_range)
+        log.info(
+            "azimuths are from %.0f to %.0f degrees, not all around, so no camera is corrected to the opposite one", low, high
+        )
+        return 0, found, turned
     for number in range(1, args.corrections + 1):
         correction = dataclasses.replace(this, correction=number)
         if not correction.cameras.exists():
@@ -314,15 +321,20 @@ def corrected(
             reconstructing = rounds.correction_config(config, correction, folders, box)
             if status := train("train.py", correction.generator, reconstructing, device=args.device):
                 return status, found, turned
-            generator = load_generator(correction.generator, device=choose_device(args.device))
-            rounds.keep_cameras(correction.cameras, photographs, by_reconstruction(generator, photographs, found))
+            compare_ends(correction, photographs, found, choose_device(args.device))
         before, found = found, rounds.kept_cameras(correction.cameras, photographs)
         turned.append(float((circular_distance(before.azimuth_deg, found.azimuth_deg) > 90).double().mean()))
         log.info(
-            "%s: %.1f %% of the photographs look more like the opposite end, and were turned; mean confidence %.2f",
+            "%s: %.1f %% of the photographs are reconstructed better from the opposite azimuth, and take it; confidence %.2f",
             *(correction.name, 100 * turned[-1], found.confidence.mean()),
         )
     return 0, found, turned
+
+
+def compare_ends(correction: Round, photographs: Views, found: FoundCameras, device: torch.device) -> None:
+    """Keep the cameras from which a correction's generator reconstructs best; its memory is free for the next run."""
+    generator = load_generator(correction.generator, device=device)
+    rounds.keep_cameras(correction.cameras, photographs, by_reconstruction(generator, photographs, found))
 
 
 def write_record(this: Round, record: dict) -> None:
@@ -376,11 +388,17 @@ def run(command: list[str]) -> int:
     return exit_status_after(received[0]) if received and not status else status
 
 
-def deciding_keys(config: RunConfig) -> dict:
-    """The keys on which the cameras depend: not how often a run is saved, drawn and measured, none that is unread, and none of
-    how the machine is used."""
+def asked_config(args: argparse.Namespace) -> Config:
+    """The config of a last generator with an encoder: as the file and --set have it."""
+    return load_config(args.config, run_overrides(args))
+
+
+def deciding_keys(config: RunConfig, *others: RunConfig) -> dict:
+    """The keys on which the cameras depend: not how often a run is saved, drawn and measured, none that is unread, by the
+    others too, and none of how the machine is used."""
     cadences = {f"training.{field.name}" for field in dataclasses.fields(config.training) if field.type == Cadence}
-    return _without(config_to_dict(config), cadences | unread_keys(config) | UNDECIDING_KEYS)
+    unread = set.intersection(*map(unread_keys, (config, *others)))
+    return _without(config_to_dict(config), cadences | unread | UNDECIDING_KEYS)
 
 
 def _without(section: dict, keys: set[str], prefix: str = "") -> dict:

@@ -46,7 +46,7 @@ BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one tha
 BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
-CORRECTION_SHARE = 1 / 6  # of all steps, for each correction: enough for reconstructions that have a front
+CORRECTION_SHARE = 1 / 6  # of the last generator's steps, for each correction: enough for reconstructions that have a front
 UNMEASURED = {"fid_every": 0, "save_best": "none"}  # KID of a round that another follows is worth less than its minutes
 CONSTANT = {"lr_anneal_every": (), "anneal": "none"}
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
@@ -90,7 +90,7 @@ class Round:
 
     @property
     def photographs(self) -> Path:
-        """The photographs with the cameras that the estimator reads, a folder per class."""
+        """The photographs with the cameras that were found, a folder per class."""
         return self.folder / "photographs"
 
     @property
@@ -280,13 +280,15 @@ def last_has_encoder(config: Config) -> bool:
 def goes_all_around(config: Config) -> bool:
     """Whether sampled cameras stand all around, so that the one opposite a camera may be right."""
     low, high = config.data.u_range
-    return high - low >= 1
+    return high - low > 1 - 1e-6
 
 
-def steps_of(config: Config, n_rounds: int) -> list[int]:
-    """The steps of each later round's generator, and of a correction's where the last one has an encoder."""
-    posed = [posed_steps(config, number, n_rounds) for number in range(1, n_rounds + 1)]
-    return [*posed[:-1], config.training.max_steps, correction_steps(config)] if last_has_encoder(config) else posed
+def steps_of(config: Config, n_rounds: int, n_corrections: int) -> list[int]:
+    """The steps of each later round's generator, and of a correction's where there are any."""
+    steps = [posed_steps(config, number, n_rounds) for number in range(1, n_rounds + 1)]
+    if last_has_encoder(config):
+        steps[-1] = config.training.max_steps
+    return [*steps, correction_steps(config)] if n_corrections and goes_all_around(config) else steps
 
 
 def correction_steps(config: Config) -> int:
@@ -416,15 +418,17 @@ def keep_cameras(file: Path, dataset: Views, found: FoundCameras) -> None:
 def kept_cameras(file: Path, dataset: Views) -> FoundCameras:
     """What `keep_cameras` wrote, in the order of the data set's rows, which may be another. Raises GrafError where the file is
     damaged, or lacks one of them."""
-    kept = read_object(file)
+    kept, names = read_object(file), names_of(dataset)
     try:
         row_of = {name: row for row, name in enumerate(kept["photographs"])}
-        rows = [row_of[name] for name in names_of(dataset)]
-        return FoundCameras(*(torch.tensor(kept[name])[rows] for name in FoundCameras._fields))
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        numbers = [torch.tensor([float(kept[field][row]) for row in row_of.values()]) for field in FoundCameras._fields]
+    except (LookupError, TypeError, ValueError) as error:
         raise GrafError(
-            f"{file}: is damaged, or of other photographs ({error}); delete it, and find_cameras.py makes it anew"
+            f"{file}: is damaged ({error}); delete it, and its round's round.json, and find_cameras.py makes both anew"
         ) from None
+    if lacking := [name for name in names if name not in row_of]:
+        raise GrafError(f"{file}: has no camera of {lacking[0]}; its {len(row_of)} photographs are others")
+    return FoundCameras._make(values[[row_of[name] for name in names]] for values in numbers)
 
 
 def names_of(dataset: Views) -> list[str]:

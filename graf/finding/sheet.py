@@ -1,4 +1,4 @@
-"""A sheet of a round that finds cameras: generated objects from all around, and photographs by the azimuth that was read."""
+"""A sheet of a round that finds cameras: generated objects from all around, and photographs by the azimuth that was found."""
 
 from pathlib import Path
 

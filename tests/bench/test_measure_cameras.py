@@ -68,7 +68,7 @@ def test_a_row_is_of_azimuths_as_they_are_aligned_best():
     assert [group["right"] for group in told["calibration"]] == [0, 1, 1, 1, 1]
 
 
-def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
+def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, caplog, tmp_path):
     found = FoundCameras(torch.zeros(3), torch.zeros(3), torch.ones(3), torch.ones(3))
     labels = SimpleNamespace(pose_c2w=poses_at(torch.zeros(3), torch.full((3,), 0.3), 3.6))
     photographs = SimpleNamespace(posed=True, confidence=None, labels=labels, files=["a.png", "b.png", "c.png"])
@@ -88,10 +88,14 @@ def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["measure_cameras.py", str(tmp_path), "--runs", "a/generator", "b/generator"])
     measure_cameras.main()
     said = capsys.readouterr().out.splitlines()
-    assert "| round 1 | 0.0 | 1.00 | 0.00 | 300 |" in said
+    assert "| round 1 | 0.0 | 1.00 | 0.00 |  |" in said
     assert "| round 1, correction 1 | 0.0 | 0.67 | 0.00 |  |" in said
-    assert "| round 1, correction 2 | 0.0 | 0.67 | 0.33 |  |" in said
+    assert "| round 1, correction 2 | 0.0 | 0.67 | 0.33 | 300 |" in said  # with which the last generator learned
     assert "| a/generator |  |  |  | 100 |" in said and "| b/generator |  |  |  | 200 |" in said
+    photographs.files[2] = "elsewhere/c.png"
+    measure_cameras.main()
+    assert "| round 1, correction" not in capsys.readouterr().out
+    assert "cameras.json: has no camera of elsewhere/c.png; its 3 photographs are others; they have no row" in caplog.text
     photographs.confidence = [None, 0.9, None]
     with pytest.raises(GrafError, match="these cameras have a confidence, so they were found too"):
         measure_cameras.main()

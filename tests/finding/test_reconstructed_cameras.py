@@ -4,7 +4,7 @@ import copy
 import math
 
 from graf.camera import azimuth_and_v, poses_at
-from graf.config import load_config
+from graf.config import load_config, override
 from graf.data.views import Views
 from graf.finding import reconstruction
 from graf.finding.reconstruction import by_reconstruction
@@ -148,3 +148,30 @@ def test_pixels_are_compared_where_they_are(smoke, monkeypatch):
     errors = reconstruction._errors(field, images, azimuth_deg, v, torch.zeros(2, dtype=torch.long))
     assert errors.shape == (2, 2, 3)
     assert errors[:, 0, 1].max() < 1e-9 < errors[:, 0, 0].min()
+
+
+def test_what_is_compared_is_the_encoders_mean_as_the_field_shows_it_without_refinement(smoke):
+    """Of a generator whose refinement and variance would show, and whose config remains its own."""
+    settings = ("ccsr.mode=refine", "nerf.render_samples_per_ray=32", "encoder.weight=1", "data.alpha=rgba")
+    generator = Generator(smoke(*settings), n_classes=1).eval()
+    torch.manual_seed(0)
+    for parameter in (*generator.refinement.parameters(), *generator.encoder.parameters()):
+        torch.nn.init.normal_(parameter, std=0.3)
+    config, side = generator.config, generator.config.data.imsize
+    images, azimuth_deg, v = torch.rand(1, 4, side, side) * 2 - 1, TRUE[:1], torch.tensor([V])
+    found = by_reconstruction(generator, Shots(images), FoundCameras(azimuth_deg, v, v, torch.ones(1)))
+    assert generator.config is config and generator.refinement is not None and not found.confidence.requires_grad
+
+    errors = []
+    for end_deg in (0, 180):
+        with torch.no_grad():
+            poses = poses_at(azimuth_deg + end_deg + torch.tensor([-5, 0, 5]), v.expand(3), sum(config.data.radius) / 2)
+            means, _ = generator.encoder(images.expand(3, -1, -1, -1), poses)
+            field = generator.unrefined()
+            field.config = override(field.config, ["nerf.render_samples_per_ray=0"])
+            made = field.render(means, poses)
+        shown = torch.cat([made.images, 2 * made.opacity - 1], dim=1)
+        squares = (shown - images).square().mean(dim=(2, 3))
+        errors.append((squares[:, :3].mean(1) + squares[:, 3]).min())
+    excess = (errors[0] - errors[1]).abs() / min(errors)
+    torch.testing.assert_close(found.confidence, 1 / (1 + (-6.5 * excess).exp()).view(1))

@@ -87,7 +87,21 @@ ENCODER = ("encoder.first_steps=100", "encoder.weight=10")
 def test_the_last_generator_has_the_encoder_that_it_can_train(settings, expected):
     config = load_config(None, ["training.max_steps=4800", "discriminator.architecture=graf", *ENCODER, *settings])
     assert rounds.last_has_encoder(config) == expected
-    assert rounds.steps_of(config, 2) == ([1400, 4800, 800] if expected else [1400, 4200])
+    assert rounds.steps_of(config, 2, 0) == [1400, 4800 if expected else 4200]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(0, 1, True), (0.4, 1.4, True), (-0.5, 0.5, True), (0, 0.99, False), (0.2, 0.7, False)]
+)
+def test_azimuths_go_all_around(low, high, expected):
+    assert rounds.goes_all_around(load_config(None, [f"data.umin={low}", f"data.umax={high}"])) == expected
+
+
+def test_steps_are_of_each_part_that_there_is():
+    encoding = load_config(None, ["training.max_steps=4800", *ENCODER])
+    assert rounds.steps_of(encoding, 1, 2) == [4800, 800]
+    assert rounds.steps_of(encoding, 2, 1)[1:] == [4800, 800] and rounds.steps_of(encoding, 1, 0) == [4800]
+    assert rounds.steps_of(override(encoding, ["data.umax=0.5"]), 1, 2) == [4800]
 
 
 def test_a_correction_only_reconstructs(tmp_path):
@@ -120,9 +134,7 @@ def test_corrected_cameras_are_kept_by_the_photographs_names(tmp_path):
     shots.files = [f"{tmp_path}/elsewhere/car{row}/a.png" for row in (2, 0, 3)]  # in another order and place, without one
     assert all(torch.equal(kept, whole[[2, 0, 3]]) for kept, whole in zip(rounds.kept_cameras(file, shots), found, strict=True))
     shots.files[1] = "new/a.png"
-    with pytest.raises(
-        GrafError, match="json: is damaged, or of other photographs .*; delete it, and find_cameras.py makes it"
-    ):
+    with pytest.raises(GrafError, match=r"json: has no camera of .*car2/a.png; its 4 photographs are others"):
         rounds.kept_cameras(file, shots)
     shots.files = ["a.png"]
     whole = {"photographs": ["a.png"]} | dict.fromkeys(FoundCameras._fields, [0.5])
@@ -131,7 +143,7 @@ def test_corrected_cameras_are_kept_by_the_photographs_names(tmp_path):
     bad = [{}, {"photographs": ["a.png"]}, {"photographs": 3}, *(whole | {"v": v} for v in ([], None, ["high"], [[1], [1, 2]]))]
     for damaged in ("{", *map(json.dumps, bad)):
         file.write_text(damaged)
-        with pytest.raises(GrafError, match="is damaged"):
+        with pytest.raises(GrafError, match=r"is damaged .*; delete it, and its round's round.json"):
             rounds.kept_cameras(file, shots)
 
 

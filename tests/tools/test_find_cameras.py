@@ -1,5 +1,6 @@
 """tools/find_cameras.py as a user types it: rounds to their end, and again after an interruption."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -180,6 +181,7 @@ def test_corrections_go_on_bit_for_bit(find, tmp_path):
         name = correction.cameras.relative_to(whole)
         assert (whole / name).read_bytes() == (resumed / name).read_bytes()
         assert load_config(correction.generator / "config.yaml").training.max_steps == 2
+        assert len(list((correction.photographs / "000_toy_cars").glob("*.png"))) == 14
     assert not Round(tmp_path / "whole", 1, correction=3).folder.exists()
     told = json.loads(corrections[-1].cameras.read_text())
     frames = json.loads((whole / "photographs" / "000_toy_cars" / "transforms.json").read_text())["frames"]
@@ -203,15 +205,36 @@ def test_the_last_of_several_rounds_alone_is_corrected_and_begins_anew(find, tmp
     assert Round(tmp_path / "two", 2, correction=1).cameras.exists()
 
 
+def test_the_last_generator_has_the_files_discriminator_and_what_comes_before_convolutions_alone(find, tmp_path):
+    config = tmp_path / "mixed.yaml"
+    config.write_text(f"inherit_from: {ROOT / 'configs' / 'smoke.yaml'}\ndiscriminator: {{architecture: mixed}}")
+    said = find("mixed", *ENCODER, "--corrections", "1", config=config, max_steps=12, ends_after=3, status=130)
+    assert "discriminator.architecture=graf before the last generator" in said
+    last = Round(tmp_path / "mixed", 1)
+    rounds_before = (Round(tmp_path / "mixed", 0), dataclasses.replace(last, correction=1))
+    configs = [load_config(find_cameras.config_file(each.generator)) for each in (*rounds_before, last)]
+    assert [each.discriminator.architecture for each in configs] == ["graf", "graf", "mixed"]
+    assert "choose another --out" in find(
+        "mixed", *ENCODER, "discriminator.ndf=9", "--corrections", "1", config=config, status=2
+    )
+
+
+def test_first_steps_that_leave_none_to_the_discriminator_are_told_before_the_first_round(find):
+    said = find("few", *ENCODER, "encoder.first_steps=12", max_steps=12, ends_after=0, status=130)
+    assert "leave none of training.max_steps 12" in said
+
+
 def test_without_an_encoder_nothing_is_corrected(find, tmp_path):
-    find("none", "--corrections", "1", ends_after=0, status=130)
+    find("none", "--corrections", "0", ends_after=0, status=130)
     settings = json.loads((tmp_path / "none" / "settings.json").read_text())
     assert settings["corrections"] == 0 and settings["config"]["encoder"]["weight"] == 0
+    find("none", ends_after=0, status=130)
+    assert "--corrections 1: needs a config with an encoder" in find("none", "--corrections", "1", status=2)
 
 
 def test_cameras_of_a_narrow_range_are_not_corrected(find, tmp_path):
     said = find("narrow", *ENCODER, "data.umax=0.5", ends_after=2, status=130, max_steps=12)
-    assert "cameras do not stand all around, so none is corrected" in said
+    assert "azimuths are from 0 to 180 degrees, not all around, so no camera is corrected" in said
     assert Round(tmp_path / "narrow", 1).generator.with_name("generator.yaml").exists()
     assert not Round(tmp_path / "narrow", 1, correction=1).folder.exists()
 
@@ -304,8 +327,12 @@ def test_rounds_have_convolutions_alone_whatever_the_file_says_unless_another_is
         ),
         (["--rounds", "2", "--set", "training.max_steps=0"], "set more steps, or fewer --rounds"),
         (
-            ["--set", "training.max_steps=3"],
-            "training.max_steps: 3 steps are too few for 1 round and the first; set more steps\n",
+            ["--config", "convolutional", "--rounds", "1", "--set", "training.max_steps=0"],
+            "training.max_steps: 0 steps are too few for 1 round and the first; set more steps\n",
+        ),
+        (
+            ["--set", "training.max_steps=3", "encoder.weight=1"],
+            "training.max_steps: 3 steps are too few for 1 round and the first, with corrections; set more steps\n",
         ),
         (["--corrections", "-1"], "--corrections -1: expected a number from 0"),
         (["--data_dir", "phtos"], "phtos"),
